@@ -1,0 +1,1 @@
+"""Inference: what a log says about its task, and what it cannot say."""

@@ -1,0 +1,1 @@
+"""Pure maths of the dynamics: no input or output, no randomness."""
