@@ -1,5 +1,12 @@
 """Predict a GRPO run before it is paid for."""
 
+import jaxgrpo.logs.frameworks  # noqa: F401  (registers the frameworks' settings)
+from jaxgrpo.inference.fit import Fit as Fit
+from jaxgrpo.inference.fit import fit as fit
+from jaxgrpo.inference.fit import fit_each as fit_each
+from jaxgrpo.logs.read import read_run as read_run
+from jaxgrpo.logs.read import read_runs as read_runs
+from jaxgrpo.logs.run import Run as Run
 from jaxgrpo.theory.adam import AdamNormalisation as AdamNormalisation
 from jaxgrpo.theory.forces import (
     Harmonic as Harmonic,

@@ -15,15 +15,14 @@ PARAMETERS = (
     "start",
     "plateau",
     "rate",
-    "inertia",
-    "spread",
+    "form",
     "floor",
     "observation_noise",
     "process_noise",
     "learning_rate_exponent",
-    "shape",
 )
-START, PLATEAU, RATE, INERTIA, SPREAD, FLOOR, OBSERVATION, PROCESS, EXPONENT, SHAPE = range(len(PARAMETERS))
+START, PLATEAU, RATE, FORM, FLOOR, OBSERVATION, PROCESS, EXPONENT = range(len(PARAMETERS))
+# What the form parameter is depends on the model: inertial time, spread of difficulty, or exponent of a baseline.
 
 # How the expected reward is made from time.
 DYNAMIC, EXPONENTIAL, SIGMOID, POWER, CONSTANT = range(5)
@@ -64,7 +63,7 @@ MODELS: dict[str, Model] = {
     m.name: m
     for m in (
         Model("first_order", "first order", _HARMONIC),
-        Model("second_order", "second order", (*_HARMONIC, INERTIA), momentum=FREE_MOMENTUM),
+        Model("second_order", "second order", (*_HARMONIC, FORM), momentum=FREE_MOMENTUM),
         Model("softmax_std", "softmax, std-normalised", _SOFTMAX, momentum=OPTIMIZER_MOMENTUM, harmonic=False),
         Model(
             "softmax_mean",
@@ -77,7 +76,7 @@ MODELS: dict[str, Model] = {
         Model(
             "mixed_std",
             "mixed difficulty, std-normalised",
-            (*_SOFTMAX, SPREAD),
+            (*_SOFTMAX, FORM),
             momentum=OPTIMIZER_MOMENTUM,
             harmonic=False,
             mixed=True,
@@ -85,15 +84,15 @@ MODELS: dict[str, Model] = {
         Model(
             "mixed_mean",
             "mixed difficulty, mean-only",
-            (*_SOFTMAX, SPREAD),
+            (*_SOFTMAX, FORM),
             momentum=OPTIMIZER_MOMENTUM,
             harmonic=False,
             normalisation="mean",
             mixed=True,
         ),
         Model("exponential", "single exponential", _HARMONIC, curve=EXPONENTIAL, baseline=True),
-        Model("sigmoid", "ScaleRL sigmoid", (*_HARMONIC, SHAPE), curve=SIGMOID, baseline=True),
-        Model("power_law", "power law", (*_HARMONIC, SHAPE), curve=POWER, baseline=True),
+        Model("sigmoid", "ScaleRL sigmoid", (*_HARMONIC, FORM), curve=SIGMOID, baseline=True),
+        Model("power_law", "power law", (*_HARMONIC, FORM), curve=POWER, baseline=True),
         Model("constant", "no trend", (PLATEAU,), curve=CONSTANT, baseline=True),
     )
 }
@@ -159,12 +158,15 @@ def specify(model: Model, problem: Problem) -> Specification:
     if not model.harmonic:
         # A logit's excursion over a run, at the peak force, is what the rate counts there.
         centre[RATE] = np.log(12.0)
-    centre[INERTIA], spread[INERTIA] = np.log(momentum / (1.0 - momentum)), 1.5
-    centre[SPREAD], spread[SPREAD] = np.log(1.5), 0.7
-    centre[OBSERVATION], spread[OBSERVATION] = np.log(problem.noise), 0.5
-    centre[PROCESS], spread[PROCESS] = np.log(0.5), 1.0
+    if model.momentum == FREE_MOMENTUM:
+        centre[FORM], spread[FORM] = np.log(momentum / (1.0 - momentum)), 1.5
+    elif model.mixed:
+        centre[FORM], spread[FORM] = np.log(1.5), 0.7
+    else:
+        centre[FORM], spread[FORM] = 0.3, 0.7
+    centre[OBSERVATION], spread[OBSERVATION] = np.log(problem.noise), 0.7
+    centre[PROCESS], spread[PROCESS] = 0.0, 1.0
     centre[EXPONENT], spread[EXPONENT] = 0.0, 0.5
-    centre[SHAPE], spread[SHAPE] = 0.3, 0.7
 
     free = np.zeros(len(PARAMETERS), bool)
     free[list(model.free)] = True
@@ -195,10 +197,12 @@ def starting_points(specification: Specification) -> np.ndarray:
         {RATE: -0.8, START: 0.3},
         {RATE: 0.8},
         {RATE: 1.6, START: -0.5},
-        {RATE: 0.5, START: -1.2, SPREAD: -1.0},
-        {RATE: 0.3, SPREAD: 1.0, INERTIA: 1.2, SHAPE: 1.0},
+        {RATE: 0.5, START: -1.2, FORM: -1.0},
+        {RATE: 0.3, FORM: 1.2},
     ]
     points = np.tile(specification.centre, (len(moves), 1))
+    # A search that starts with too much observation noise is not trapped by the first few points it can fit.
+    points[:, OBSERVATION] += 3.0 * specification.spread[OBSERVATION]
     for point, move in zip(points, moves, strict=True):
         for index, amount in move.items():
             if specification.free[index]:

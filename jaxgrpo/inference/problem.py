@@ -28,8 +28,6 @@ class Observations(NamedTuple):
     """Number of rows of each cycle; 0 where there is none."""
     log_rate: np.ndarray
     """Logarithm of the learning rate during each cycle, relative to the first run's largest."""
-    rate_is_zero: np.ndarray
-    """Whether the learning rate is zero during the cycle."""
     interval: np.ndarray
     """Optimizer steps per cycle of the grid, per run."""
     momentum: np.ndarray
@@ -221,7 +219,6 @@ def make_problem(
         fields["reward"].append(np.where(count > 0, total / np.maximum(count, 1), 0.0))
         fields["count"].append(count)
         fields["log_rate"].append(np.log(np.maximum(factors, 1e-12)))
-        fields["rate_is_zero"].append(factors <= 1e-12)
         fields["interval"].append(interval)
         fields["momentum"].append(float(h.momentum))
         fields["force"].append(force_table(group))

@@ -1,9 +1,9 @@
-"""The search for the most probable parameters: many starts by least squares, then the likelihood by Fisher scoring.
+"""The search for the most probable parameters, from many starts, by damped Fisher scoring.
 
-Least squares is Optimistix' Levenberg-Marquardt. Noise levels cannot be found that way (squared errors shrink them to zero),
-so the posterior is then climbed by damped Fisher scoring: Gauss-Newton with the expected information of the innovations
-$\\tfrac12 \\sum \\log S_n + \\nu_n^2 / S_n$, which Optimistix does not offer. All of it is batched over models, starts and
-problems, and compiled once per length of the grid.
+Noise levels cannot be found by least squares (squared errors shrink them to zero), so that the likelihood itself is climbed:
+Gauss-Newton steps, damped as Levenberg and Marquardt do, with the expected information of the innovations
+$\\tfrac12 \\sum \\log S_n + \\nu_n^2 / S_n$. All of it is batched over models, starts and problems, and compiled once per
+length of the grid.
 """
 
 from functools import partial
@@ -36,19 +36,19 @@ def _prior_residual(parameters, specification):
     return jnp.where(specification.free, (parameters - specification.centre) / specification.spread, 0.0)
 
 
-_AXES = Observations(0, 0, 0, 0, 0, 0, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
+_AXES = Observations(0, 0, 0, 0, 0, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
 
 
-def _objective(parameters, specification, observations, noise, depth):
+def _objective(parameters, specification, observations, depth):
     """Innovations of all runs at given parameters."""
     parameters = jnp.where(specification.free, parameters, specification.centre)
-    run = partial(innovations, parameters, specification, noise=noise, depth=depth)
+    run = partial(innovations, parameters, specification, depth=depth)
     result = jax.vmap(lambda o: run(o), in_axes=(_AXES,))(observations)
     return result.error, result.variance, result.reward
 
 
-def _evaluate(parameters, specification, observations, noise, depth):
-    function = partial(_objective, specification=specification, observations=observations, noise=noise, depth=depth)
+def _evaluate(parameters, specification, observations, depth):
+    function = partial(_objective, specification=specification, observations=observations, depth=depth)
 
     def doubled(p):
         out = function(p)
@@ -75,11 +75,11 @@ def _evaluate(parameters, specification, observations, noise, depth):
     return objective, gradient, information, reward, d_reward
 
 
-def score(start, specification, observations, noise, depth, max_steps, tolerance=1e-6):
+def score(start, specification, observations, depth, max_steps, tolerance=2e-3):
     """Climb the posterior from a start by damped Fisher scoring."""
 
     def evaluate(parameters):
-        return _evaluate(parameters, specification, observations, noise, depth)
+        return _evaluate(parameters, specification, observations, depth)
 
     # The candidate is evaluated at the head of the loop, so that the program holds one evaluation.
     def proceed(state):
@@ -99,8 +99,9 @@ def score(start, specification, observations, noise, depth, max_steps, tolerance
         # A step of more than two prior standard deviations trusts the local model too far.
         longest = jnp.max(jnp.abs(move) / specification.spread)
         move = move * jnp.minimum(1.0, 2.0 / jnp.maximum(longest, 1e-12))
-        # Converged where the expected gain is negligible against the data's own uncertainty.
-        done = (better & (expected < tolerance)) | (damping > 1e8)
+        # Converged where expected or actual gains are negligible against the data's own uncertainty.
+        gained = state.current[0] - proposed[0]
+        done = (better & ((expected < tolerance) | (gained < tolerance))) | (damping > 1e8)
         return _Climb(parameters, parameters - move, current, damping, state.count + 1, done)
 
     shape = jax.eval_shape(evaluate, start)
@@ -132,13 +133,29 @@ class _Climb(NamedTuple):
 
 @eqx.filter_jit
 def find_modes(
-    starts: Float[Array, "models starts parameters"],
+    starts: Float[Array, "problems models starts parameters"],
     specifications: Specification,
     observations: Observations,
-    noise: Float[Array, ""],
     depth: int,
     max_steps: int = 40,
 ) -> Mode:
-    """The posterior's mode from every start, for every model."""
-    climb = lambda s, m: score(s, m, observations, noise, depth, max_steps)
-    return jax.vmap(jax.vmap(climb, in_axes=(0, None)))(starts, specifications)
+    """The posterior's modes of several problems of one shape: from every start, for every model.
+
+    Args:
+        starts: Where the searches start.
+        specifications: Leading axes problems and models.
+        observations: Leading axis problems (before that of the runs).
+        depth: Largest async lag in cycles, static.
+        max_steps: Most evaluations of a search.
+
+    Returns:
+        The best mode of each model, leading axes problems and models.
+    """
+
+    def best(starts, specification, observations):
+        modes = jax.vmap(lambda s: score(s, specification, observations, depth, max_steps))(starts)
+        first = jnp.argmin(modes.objective)
+        return jax.tree.map(lambda leaf: leaf[first], modes)
+
+    per_model = jax.vmap(best, in_axes=(0, 0, None))
+    return jax.vmap(per_model)(starts, specifications, observations)

@@ -18,9 +18,7 @@ from jaxtyping import Array, Float
 from jaxgrpo.inference import models
 from jaxgrpo.inference.models import Specification
 from jaxgrpo.inference.problem import FORCE_POINTS, FORCE_REACH, Observations
-from jaxgrpo.theory.cycle import momentum_sums, noise_covariance
 from jaxgrpo.theory.groups import gauss_hermite
-from jaxgrpo.theory.numerics import momentum_power
 
 NODES = 21
 Parameters = Float[Array, " parameters"]
@@ -31,15 +29,36 @@ class Course(NamedTuple):
 
     reward: Float[Array, " cycles"]
     stiffness: Float[Array, " cycles"]
-    readout: Float[Array, " cycles"]
+    jolt: Float[Array, " cycles"]
 
 
-def effective_momentum(parameters: Parameters, specification: Specification, momentum: Float[Array, ""]):
-    """The momentum that moves a model's coordinates."""
-    inertia = jnp.exp(jnp.clip(parameters[models.INERTIA], -12.0, 12.0))
-    free = inertia / (1.0 + inertia)
-    own = jnp.where(specification.momentum == models.FREE_MOMENTUM, free, momentum)
-    return jnp.where(specification.momentum == models.NO_MOMENTUM, 0.0, own)
+class Kinetics(NamedTuple):
+    """What momentum does over one cycle (theory/cycle.py), for a momentum strictly between 0 and 1."""
+
+    momentum: Float[Array, ""]
+    carry_move: Float[Array, ""]
+    carry_push: Float[Array, ""]
+    move: Float[Array, ""]
+    push: Float[Array, ""]
+    noise: tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
+
+
+def kinetics(parameters: Parameters, specification: Specification, observations: Observations) -> Kinetics:
+    """Momentum sums of a model; a short form of `momentum_sums` and `noise_covariance` without their edge cases."""
+    own = jax.nn.sigmoid(parameters[models.FORM])
+    kind = specification.momentum
+    mu = jnp.where(kind == models.FREE_MOMENTUM, own, observations.momentum)
+    mu = jnp.where(kind == models.NO_MOMENTUM, 0.0, mu) + 1e-9
+    k = observations.interval
+    power = jnp.exp(k * jnp.log(mu))
+    rest = 1.0 - mu
+    c = (1.0 - power) / rest
+    c2 = (1.0 - power * power) / (1.0 - mu * mu)
+    a = (k - mu * c) / rest
+    # Per unit of the noise that a velocity without memory would need for the same random walk: times (1 - mu).
+    ee = k - 2.0 * mu * c + mu * mu * c2
+    eu = rest * (c - mu * c2)
+    return Kinetics(mu, mu * c, power, a, c, (ee, eu, rest * rest * c2))
 
 
 def plateau_of(parameters: Parameters, specification: Specification) -> Float[Array, ""]:
@@ -47,11 +66,6 @@ def plateau_of(parameters: Parameters, specification: Specification) -> Float[Ar
     raw = parameters[models.PLATEAU]
     inside = specification.lower + (specification.upper - specification.lower) * jax.nn.sigmoid(raw)
     return jnp.where(specification.bounded, inside, raw)
-
-
-def rate_per_step(parameters: Parameters, observations: Observations) -> Float[Array, ""]:
-    """E-foldings per optimizer step at the first run's largest learning rate."""
-    return jnp.exp(jnp.clip(parameters[models.RATE], -30.0, 12.0)) / observations.horizon
 
 
 def course(
@@ -69,22 +83,18 @@ def course(
         The course.
     """
     dtype = parameters.dtype
-    momentum = effective_momentum(parameters, specification, observations.momentum)
+    motion = kinetics(parameters, specification, observations)
     interval = observations.interval
-    exponent = jnp.exp(parameters[models.EXPONENT])
-    log_rate = jnp.where(specification.curve == models.DYNAMIC, exponent * observations.log_rate, observations.log_rate)
-    factor = jnp.where(observations.rate_is_zero, 0.0, jnp.exp(log_rate))
-    rate = rate_per_step(parameters, observations)
-    gain = (1.0 - momentum) * rate * factor
-    c, a = momentum_sums(momentum, interval)
-    carry_move, carry_push = momentum * c, momentum_power(momentum, interval)
+    factor = jnp.exp(jnp.exp(parameters[models.EXPONENT]) * observations.log_rate)
+    rate = jnp.exp(parameters[models.RATE]) / observations.horizon
+    gain = (1.0 - motion.momentum) * rate * factor
 
     harmonic = specification.harmonic
     plateau = plateau_of(parameters, specification)
     floor = jnp.where(harmonic, 0.0, parameters[models.FLOOR])
     height = jnp.where(harmonic, 1.0, plateau - floor)
     x, w = (jnp.asarray(v, dtype) for v in gauss_hermite(NODES))
-    spread = jnp.where(specification.mixed, jnp.exp(jnp.minimum(parameters[models.SPREAD], 3.0)), 0.0)
+    spread = jnp.where(specification.mixed, jnp.exp(parameters[models.FORM]), 0.0)
     z0 = parameters[models.START] + spread * x
     table = jnp.where(specification.std_normalised, observations.force[0], observations.force[1])
 
@@ -95,68 +105,58 @@ def course(
         low, high = table[index], table[index + 1]
         return jnp.where(harmonic, plateau - z, low + (position - below) * (high - low))
 
-    # A softmax force is at most 1/2 (std) or 1/4 (mean-only); its slope is felt by fluctuations.
-    def slope_and_readout(z):
-        p = jax.nn.sigmoid(z)
-        pq = p * jax.nn.sigmoid(-z)
-        std = 0.5 * jnp.sqrt(pq) * (2.0 * p - 1.0)
-        softmax = jnp.where(specification.std_normalised, std, pq * (2.0 * p - 1.0))
-        weights = w * jnp.where(harmonic, 1.0, pq)
-        total = jnp.sum(weights)
-        slope = jnp.sum(weights * jnp.where(harmonic, 1.0, softmax)) / (total + 1e-12)
-        return slope, height * total
-
     weights = jax.nn.one_hot(jnp.round(observations.lag).astype(jnp.int32), depth + 1, dtype=dtype)
 
     def cycle(carry, gain_n):
         z, u, history = carry
         acting = history[0] if depth == 0 else weights @ history
         force = gain_n * drive(acting)
-        out = z
-        z_next = z + carry_move * u + a * force
-        u_next = carry_push * u + c * force
-        z_next = jnp.clip(z_next, -1e6, 1e6)
-        shifted = z_next[None] if depth == 0 else jnp.concatenate([z_next[None], history[:-1]], axis=0)
-        return (z_next, u_next, shifted), out
+        moved = z + motion.carry_move * u + motion.move * force
+        pushed = motion.carry_push * u + motion.push * force
+        shifted = moved[None] if depth == 0 else jnp.concatenate([moved[None], history[:-1]], axis=0)
+        return (moved, pushed, shifted), z
 
     start = (z0, jnp.zeros_like(z0), jnp.broadcast_to(z0, (depth + 1, NODES)))
     _, z = jax.lax.scan(cycle, start, gain)
-    w_row = w[None, :]
-    dynamic = floor + height * jnp.sum(w_row * jnp.where(harmonic, z, jax.nn.sigmoid(z)), axis=1)
-    slope, readout = jax.vmap(slope_and_readout)(z)
-
-    time = interval * jnp.cumsum(jnp.exp(observations.log_rate)) - interval * jnp.exp(observations.log_rate[0])
+    p = jax.nn.sigmoid(z)
+    # A softmax force is felt by fluctuations through its slope, averaged over prompts by what they do to the reward.
+    pq = p * (1.0 - p)
+    weight = w[None, :] * pq
+    total = jnp.sum(weight, axis=1) + 1e-12
+    power = jnp.where(specification.std_normalised, 0.5 * jnp.sqrt(pq + 1e-20), pq)
+    slope = jnp.sum(weight * power * (2.0 * p - 1.0), axis=1) / total
+    reached = jnp.sum(w[None, :] * jnp.where(harmonic, z, p), axis=1)
+    time = interval * (jnp.cumsum(factor) - factor[0])
     closed, relaxation = _closed_form(parameters, specification, time, rate, plateau)
     is_dynamic = specification.curve == models.DYNAMIC
+    # Force noise moves the logits, and through them the reward the less the nearer it is to its bounds.
+    agility = jnp.where(specification.std_normalised, 0.125, 0.096) * 4.0 * total
     return Course(
-        reward=jnp.where(is_dynamic, dynamic, closed),
-        stiffness=jnp.where(is_dynamic, gain * slope, relaxation),
-        readout=jnp.where(is_dynamic, readout, 1.0),
+        reward=jnp.where(is_dynamic, floor + height * reached, closed),
+        stiffness=jnp.where(is_dynamic, gain * jnp.where(harmonic, 1.0, slope), relaxation),
+        jolt=jnp.where(is_dynamic, rate * factor * jnp.where(harmonic, 1.0, agility), relaxation),
     )
 
 
 def _closed_form(parameters, specification, time, rate, plateau):
     """The baselines, as functions of learning-rate time, and their local rates of relaxation per step."""
     start = parameters[models.START]
-    shape = jnp.exp(jnp.clip(parameters[models.SHAPE], -4.0, 4.0))
-    exponential = jnp.exp(-jnp.minimum(rate * time, 500.0))
-    power = jnp.exp(-shape * jnp.log1p(rate * time))
-    scaled = jnp.maximum(rate * time, 1e-12)
-    grown = jnp.exp(jnp.clip(shape * jnp.log(scaled), -200.0, 200.0))
-    sigmoid = 1.0 / (1.0 + grown)
+    shape = jnp.exp(parameters[models.FORM])
     kind = specification.curve
-    left = jnp.where(kind == models.EXPONENTIAL, exponential, jnp.where(kind == models.SIGMOID, sigmoid, power))
-    left = jnp.where(kind == models.CONSTANT, 0.0, left)
+    scaled = rate * time + 1e-9
+    grown = jnp.exp(jnp.minimum(shape * jnp.log(scaled), 200.0))
+    left = jnp.where(
+        kind == models.EXPONENTIAL,
+        jnp.exp(-jnp.minimum(scaled, 200.0)),
+        jnp.where(kind == models.SIGMOID, 1.0 / (1.0 + grown), jnp.exp(-shape * jnp.log1p(scaled))),
+    )
     relaxation = jnp.where(
         kind == models.EXPONENTIAL,
-        rate,
-        jnp.where(
-            kind == models.SIGMOID,
-            shape * grown / (1.0 + grown) / (time + 1.0 / rate),
-            jnp.where(kind == models.POWER, shape * rate / (1.0 + rate * time), 0.0),
-        ),
+        1.0,
+        shape * jnp.where(kind == models.SIGMOID, grown / (1.0 + grown), 1.0) / (1.0 + scaled),
     )
-    return plateau + (start - plateau) * left, relaxation
+    none = kind == models.CONSTANT
+    return plateau + jnp.where(none, 0.0, (start - plateau) * left), jnp.where(none, 0.0, rate * relaxation)
 
 
 class Innovations(NamedTuple):
@@ -168,7 +168,7 @@ class Innovations(NamedTuple):
 
 
 def innovations(
-    parameters: Parameters, specification: Specification, observations: Observations, noise: Float[Array, ""], depth: int
+    parameters: Parameters, specification: Specification, observations: Observations, depth: int
 ) -> Innovations:
     """Kalman filter of one run.
 
@@ -176,51 +176,47 @@ def innovations(
         parameters: Unconstrained parameters.
         specification: The model.
         observations: One run.
-        noise: Scale of the process noise: the noise of one reward, scaled units.
         depth: Largest async lag, static.
 
     Returns:
         The innovations, and the expected reward on the grid.
     """
     path = course(parameters, specification, observations, depth)
-    momentum = effective_momentum(parameters, specification, observations.momentum)
-    interval = observations.interval
-    c, a = momentum_sums(momentum, interval)
-    carry_move, carry_push = momentum * c, momentum_power(momentum, interval)
-    noise_shape = noise_covariance(momentum, interval, 1.0)
-    factor = jnp.where(observations.rate_is_zero, 0.0, jnp.exp(observations.log_rate))
-    # Random-walk displacement over the run that the process noise would cause without restoring force.
-    height = jnp.abs(plateau_of(parameters, specification) - parameters[models.FLOOR])
-    unit = jnp.where(specification.harmonic, 1.0, 0.25 * height + 1e-6)
-    size = jnp.exp(parameters[models.PROCESS]) * noise * observations.noise_scale / unit
-    steps = observations.horizon
-    q = (size * (1.0 - momentum)) ** 2 / steps * noise_shape.astype(parameters.dtype)
+    motion = kinetics(parameters, specification, observations)
     observed = jnp.exp(2.0 * parameters[models.OBSERVATION])
+    # Reward and force are averages over the same rollouts: per step, the fluctuations receive the noise of one reward times
+    # the relaxation within one step, times a factor between 0 and 1. A freer process noise would explain the course away.
+    added = jax.nn.sigmoid(parameters[models.PROCESS]) ** 2 * path.jolt**2 * observed * observations.noise_scale**2
+    q_ee, q_eu, q_uu = motion.noise
+    m01, m11 = motion.carry_move, motion.carry_push
+    # Fluctuations are not allowed to grow in the early, unstable part of an S-shaped course: they would explain it away.
+    falls = jnp.clip(path.stiffness * motion.move, 0.0, 1.9)
+    pushes = jnp.maximum(path.stiffness, 0.0) * motion.push
 
     def update(carry, inputs):
         e, u, p_ee, p_eu, p_uu = carry
-        y, count, mean, h, r, f = inputs
-        seen = count > 0
-        variance = r * r * p_ee + observed / jnp.maximum(count, 1.0)
-        error = y - mean - r * e
-        gain_e = jnp.where(seen, r * p_ee / variance, 0.0)
-        gain_u = jnp.where(seen, r * p_eu / variance, 0.0)
+        y, count, mean, fall, push, q = inputs
+        seen = (count > 0).astype(y.dtype)
+        variance = p_ee + observed / jnp.maximum(count, 1.0)
+        error = y - mean - e
+        gain_e, gain_u = seen * p_ee / variance, seen * p_eu / variance
         e, u = e + gain_e * error, u + gain_u * error
-        p_ee, p_eu, p_uu = (
-            p_ee - gain_e * r * p_ee,
-            p_eu - gain_e * r * p_eu,
-            p_uu - gain_u * r * p_eu,
+        p_uu = p_uu - gain_u * p_eu
+        p_eu = p_eu - gain_e * p_eu
+        p_ee = p_ee - gain_e * p_ee
+        m00, m10 = 1.0 - fall, -push
+        a_ee, a_eu = m00 * p_ee + m01 * p_eu, m00 * p_eu + m01 * p_uu
+        b_ee, b_eu = m10 * p_ee + m11 * p_eu, m10 * p_eu + m11 * p_uu
+        state = (
+            m00 * e + m01 * u,
+            m10 * e + m11 * u,
+            m00 * a_ee + m01 * a_eu + q * q_ee,
+            m10 * a_ee + m11 * a_eu + q * q_eu,
+            m10 * b_ee + m11 * b_eu + q * q_uu,
         )
-        m00, m10 = 1.0 - jnp.clip(h * a, -1.0, 1.9), -jnp.clip(h * c, -1.0, 1.9)
-        m01, m11 = carry_move, carry_push
-        scale = f * f
-        next_ee = m00 * m00 * p_ee + 2.0 * m00 * m01 * p_eu + m01 * m01 * p_uu + scale * q[0, 0]
-        next_eu = m00 * m10 * p_ee + (m00 * m11 + m01 * m10) * p_eu + m01 * m11 * p_uu + scale * q[0, 1]
-        next_uu = m10 * m10 * p_ee + 2.0 * m10 * m11 * p_eu + m11 * m11 * p_uu + scale * q[1, 1]
-        state = (m00 * e + m01 * u, m10 * e + m11 * u, *(jnp.clip(v, -1e12, 1e12) for v in (next_ee, next_eu, next_uu)))
-        return state, (jnp.where(seen, error, 0.0), jnp.where(seen, variance, 1.0))
+        return state, (error, variance)
 
     zero = jnp.zeros((), parameters.dtype)
-    inputs = (observations.reward, observations.count, path.reward, path.stiffness, path.readout, factor)
+    inputs = (observations.reward, observations.count, path.reward, falls, pushes, added)
     _, (error, variance) = jax.lax.scan(update, (zero,) * 5, inputs)
     return Innovations(error, variance, path.reward)

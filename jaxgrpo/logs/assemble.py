@@ -16,6 +16,9 @@ from jaxgrpo.logs.settings import flatten_settings
 from jaxgrpo.logs.table import Table
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 
+_MAX_STEP = 1e12
+"""A number from here on counts something else than steps."""
+
 # What `Hyperparameters` assumes where nothing is known.
 _MOMENTUM = 0.9
 _GROUP_SIZE = 8
@@ -31,7 +34,7 @@ class Options:
     segment: str | int = "longest"
     run: str | None = None
     config: str | Path | None = None
-    steps_per_row: float | None = None
+    steps_per_row: float | int | None = None
 
 
 def assemble(table: Table, label: str, path: Path | None, options: Options) -> list[Run]:
@@ -57,8 +60,8 @@ def assemble(table: Table, label: str, path: Path | None, options: Options) -> l
 
     def has_step(name: str) -> bool:
         values = arrays[name]
-        values = values[np.isfinite(values)]
-        return len(values) > 0 and (len(values) == 1 or bool(np.ptp(values) > 0))
+        values = values[np.abs(values) < _MAX_STEP]
+        return len(values) > 0 and (len(values) == 1 or bool(values.max() > values.min()))
 
     roles = find_roles(label, arrays, options.columns, has_step)
     notes += roles.notes
@@ -75,9 +78,11 @@ def assemble(table: Table, label: str, path: Path | None, options: Options) -> l
             )
         if infinite:
             notes.append(f"{infinite} rows with an infinite reward are dropped")
+        # Lest it be merged into the reward of another row of its step.
+        arrays[roles.reward] = np.where(trained, reward, np.nan)
     steps = _steps(table, roles, arrays, trained, notes)
     if roles.step is not None:
-        trained = trained & np.isfinite(steps)
+        trained = trained & (np.abs(steps) < _MAX_STEP)
     segments = find_segments(steps, trained, table.breaks)
     chosen = _choose(segments, trained, options.segment, label, notes)
     hyperparameters, interval = _hyperparameters(table, roles, arrays, label, options, notes)
@@ -126,7 +131,7 @@ def _steps(
     """The step of each row: the log's own, or a count of the training rows of each session."""
     if roles.step is not None:
         steps = arrays[roles.step]
-        missing = int((trained & ~np.isfinite(steps)).sum())
+        missing = int((trained & ~(np.abs(steps) < _MAX_STEP)).sum())
         if 2 * missing <= trained.sum():
             if missing:
                 notes.append(f"{missing} rows have a reward but no step and are dropped")
@@ -243,7 +248,7 @@ def _run(
         framework=framework,
         name=name,
         path=path,
-        warnings=tuple(dict.fromkeys(notes)),
+        warnings=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)),
         steps_per_row=steps_per_row,
     )
 
@@ -266,10 +271,20 @@ def _interpret(
         _zero_spread(channels, merged, by_normal, notes)
     if framework == "trl" and "reward_std" in channels:
         notes.append(_meaning_of_reward_std(channels, merged, roles, settings))
-    if "kl" in channels and normal(roles.channels["kl"]) in ("actor_ppo_kl", "approx_kl", "rollout_corr_kl"):
+    if "kl" in channels and normal(roles.channels["kl"]) in _KL_TO_SAMPLER:
         notes.append(
             f"kl is {roles.channels['kl']}: the distance to the policy that sampled, not to a reference"
         )
+
+
+_KL_TO_SAMPLER = (
+    "actor_ppo_kl",
+    "approx_kl",
+    "rollout_corr_kl",
+    "actor_approxkl",
+    "optim_kl_sample_train_v1",
+    "train_policy_kl_error",
+)
 
 
 def _zero_spread(
@@ -430,7 +445,7 @@ def _scalar(value: Any) -> float | None:
     if value is None:
         return None
     values = np.asarray(value, dtype=np.float64).reshape(-1)
-    return float(f"{values[0]:.6g}") if values.size == 1 and math.isfinite(values[0]) else None
+    return float(f"{values[0]:.6g}") if values.size == 1 and 0 < values[0] < _MAX_STEP else None
 
 
 def _updates_per_step(arrays: Mapping[str, np.ndarray], roles: Roles) -> float | None:

@@ -49,7 +49,7 @@ _ALIASES: Mapping[str, Sequence[str]] = {
     "kl": (
         "kl train_kl actor_kl_loss critic_kl train_kl_penalty kl_loss kl_div mean_kl kl_mean avg_kl kl_ref "
         "kl_policy_base actor_policykl optim_kl_sample_train_v1 train_policy_kl_error actor_ppo_kl "
-        "rollout_corr_kl approx_kl avg_exact_kl approxkl actor_approxkl objective_kl"
+        "mismatch_kl_mean rollout_corr_kl approx_kl avg_exact_kl approxkl actor_approxkl objective_kl"
     ).split(),
     "entropy": (
         "entropy train_entropy actor_entropy actor_entropy_loss optim_entropy policy_entropy "
@@ -60,7 +60,8 @@ _ALIASES: Mapping[str, Sequence[str]] = {
         "completions_mean_length train_completions_mean_length completion_length train_completion_length "
         "response_length_mean env_all_ac_tokens_per_turn train_mean_gen_tokens_per_sample avg_response_len "
         "mean_response_length train_mean_response_length avg_len mean_len response_length completion_len "
-        "mean_completion_length avg_completion_length avg_length length_mean response_len "
+        "mean_completion_length completion_len_mean train_response_length "
+        "avg_completion_length avg_length length_mean response_len "
         "rollout_partition_done_completion_length_mean rollout_done_completion_length_mean "
         "tokens_response_length"
     ).split(),
@@ -69,7 +70,7 @@ _ALIASES: Mapping[str, Sequence[str]] = {
         "actor_train_grad_norm l2_norm optim_grad_norm policy_grad_norm train_gradient_norm grad_l2 gnorm"
     ).split(),
     "learning_rate": (
-        "learning_rate train_learning_rate actor_lr actor_lr(1e_4) optim_lr train_lr lr "
+        "learning_rate train_learning_rate train_actor_lr actor_lr actor_lr(1e_4) optim_lr train_lr lr "
         "learning_rate(param_group_1) actor_learning_rate policy_lr"
     ).split(),
     "zero_spread": (
@@ -89,8 +90,8 @@ _ALIASES: Mapping[str, Sequence[str]] = {
     ).split(),
     "eval_reward": EVAL_REWARD,
     "loss": (
-        "loss train_loss actor_pg_loss training_loss policy_loss pg_loss rl_loss train_loss_mean actor_loss "
-        "actor_total_loss"
+        "loss train_loss train_policy_loss actor_pg_loss training_loss policy_loss pg_loss rl_loss "
+        "train_loss_mean actor_loss actor_total_loss"
     ).split(),
     "step_time": (
         "step_time train_step_time timing_s_step perf_time_per_step time_total timing_train_total_step_time "
@@ -156,6 +157,7 @@ def near(name: str, names: Iterable[str], count: int = 3) -> str:
 
 def listing(names: Iterable[str], count: int = 12) -> str:
     """A list of names for a message, cut off when long."""
+    names = [" ".join(name.split()) for name in names]
     names = [name if len(name) <= 60 else name[:57] + "..." for name in names]
     shown = ", ".join(names[:count]) or "none"
     return shown + (f" and {len(names) - count} more" if len(names) > count else "")

@@ -15,6 +15,7 @@ _PAIR = re.compile(
 )
 _OF = re.compile(r"(?<![\w./])(\d{1,9})\s?/\s?(\d{1,9})(?![\w./])")
 _EPOCH = re.compile(r"[Ee]poch\s?:?\s?\[?(\d{1,6})\s?/\s?(\d{1,6})\]?\s?\(?(\d{1,9})\s?/\s?(\d{1,9})")
+_STEP = re.compile(r"\b(?:step|iter|iteration)\s?[#:]?\s?(\d{1,9})\b", re.IGNORECASE)
 _BATCH = re.compile(r"rollout batch (\d{1,9})\b")
 _KNOWN = re.compile(r"\b(lr|learning_rate|group_size|num_generations|G)=(\d[\d.eE+-]{0,20})")
 _FIELDS = {"lr": "learning_rate", "learning_rate": "learning_rate", "group_size": "group_size"}
@@ -80,7 +81,10 @@ class ConsoleReader:
             if 1 <= epoch <= of_epochs:
                 return float((epoch - 1) * steps + step)
         found = [(int(total), int(step)) for step, total in _OF.findall(line) if int(step) <= int(total)]
-        return float(max(found)[1]) if found else None
+        if found:
+            return float(max(found)[1])
+        match = _STEP.search(line)
+        return float(match[1]) if match else None
 
     def _feed_sums(self, line: str) -> bool:
         """A line whose rewards are sums over a number of samples: `reward_data: {'total_num': ..}`."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxgrpo.errors import ReadError
-from jaxgrpo.logs import campaign, nemo_rl, notebook, trl
+from jaxgrpo.logs import campaign, json_lines, nemo_rl, notebook, trl
 from jaxgrpo.logs.columns import listing, normal
 from jaxgrpo.logs.records import framework_of, read_records
 from jaxgrpo.logs.source import Source
@@ -25,6 +25,10 @@ _LISTS = (
 )
 
 
+class _ExtraData(ReadError):
+    """A document is followed by another."""
+
+
 def load(source: Source) -> Any:
     """Parse the document, or say where it is damaged."""
     text = source.text()
@@ -33,6 +37,10 @@ def load(source: Source) -> Any:
     except RecursionError as error:
         raise ReadError(f"{source.label}: is nested too deeply to be a training log") from error
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            raise _ExtraData(
+                f"{source.label}: the JSON goes on after its end at line {error.lineno}"
+            ) from error
         place = f"line {error.lineno}, column {error.colno}"
         rest = text[error.pos :].strip()
         if not rest or error.msg.startswith("Unterminated"):
@@ -56,7 +64,11 @@ def read(source: Source) -> list[Table]:
     Raises:
         ReadError: If the document is damaged or has no layout of a training log.
     """
-    document = load(source)
+    try:
+        document = load(source)
+    except _ExtraData:
+        # The first line was too long to be seen whole: an object a line after all.
+        return json_lines.read(source)
     if isinstance(document, dict):
         if isinstance(document.get("cells"), list):
             return notebook.read(document, source)

@@ -28,6 +28,7 @@ class _Tables(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         if tag == "table":
+            self._close()
             self.tables.append([])
         elif tag == "tr" and self.tables:
             self._close()
@@ -122,9 +123,9 @@ def _add(table: Table, cells: list[list[str]]) -> None:
         table.add({name: value for name, value in values.items() if value is not None})
 
 
-def _arguments(document: Mapping[str, Any]) -> dict[str, float]:
+def _arguments(document: Mapping[str, Any]) -> dict[str, float | int]:
     """Plain numbers among the arguments of a `GRPOConfig` in the notebook's code."""
-    found: dict[str, float] = {}
+    found: dict[str, float | int] = {}
     for cell in document["cells"]:
         code = _text(cell.get("source")) if isinstance(cell, dict) else ""
         start = code.find("GRPOConfig(")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from jaxgrpo.errors import ReadError
 from jaxgrpo.logs.assemble import Options, assemble
 from jaxgrpo.logs.columns import listing, near
 from jaxgrpo.logs.run import Run
-from jaxgrpo.logs.source import Source
+from jaxgrpo.logs.source import Readable, Source
 from jaxgrpo.logs.table import Table
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 
@@ -19,7 +19,7 @@ MAX_FILES = 2000
 
 
 def read_run(
-    path: str | Path | IO[Any],
+    path: str | Path | Readable,
     hyperparameters: Hyperparameters | Mapping[str, Any] | None = None,
     *,
     framework: str | None = None,
@@ -28,7 +28,7 @@ def read_run(
     segment: str | int = "longest",
     run: str | None = None,
     config: str | Path | None = None,
-    steps_per_row: float | None = None,
+    steps_per_row: float | int | None = None,
 ) -> Run:
     """Read one training run.
 
@@ -71,7 +71,7 @@ def read_run(
 
 
 def read_runs(
-    paths: str | Path | IO[Any] | Sequence[str | Path | IO[Any]],
+    paths: str | Path | Readable | Sequence[str | Path | Readable],
     hyperparameters: Hyperparameters | Mapping[str, Any] | None = None,
     *,
     framework: str | None = None,
@@ -80,7 +80,7 @@ def read_runs(
     segment: str | int = "all",
     run: str | None = None,
     config: str | Path | None = None,
-    steps_per_row: float | None = None,
+    steps_per_row: float | int | None = None,
 ) -> list[Run]:
     """Read every training run in files or folders.
 
@@ -116,7 +116,7 @@ def _options(
     segment: str | int,
     run: str | None,
     config: str | Path | None,
-    steps_per_row: float | None,
+    steps_per_row: float | int | None,
 ) -> Options:
     chosen = dict(columns or {})
     if reward is not None:
@@ -126,7 +126,7 @@ def _options(
     return Options(hyperparameters, framework, chosen, segment, run, config, steps_per_row)
 
 
-def _read(path: str | Path | IO[Any], options: Options) -> list[Run]:
+def _read(path: str | Path | Readable, options: Options) -> list[Run]:
     """Read a file or folder."""
     if isinstance(path, str | Path) and str(path) != "-":
         try:

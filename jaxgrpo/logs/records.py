@@ -16,7 +16,7 @@ def framework_of(names: Iterable[str]) -> str | None:
         names: The log's column names.
 
     Returns:
-        `"trl"`, `"verl"`, `"nemo-rl"`, `"tinker-cookbook"`, `"roll"`, or `None`.
+        `"trl"`, `"verl"`, `"nemo-rl"`, `"openrlhf"`, `"prime-rl"`, `"tinker-cookbook"`, `"roll"`, or `None`.
     """
     keys = {normal(name) for name in names}
     plain = {key.removeprefix("train_") for key in keys}
@@ -26,6 +26,10 @@ def framework_of(names: Iterable[str]) -> str | None:
         return "verl"
     if {"train_baseline_reward_pct_mixed", "train_gen_kl_error", "train_mean_gen_tokens_per_sample"} & keys:
         return "nemo-rl"
+    if {"train_actor_lr", "train_policy_loss"} <= keys:
+        return "openrlhf"
+    if "off_policy_mean" in keys and "reward_mean" in keys:
+        return "prime-rl"
     if "env_all_reward_total" in keys or {"progress_done_frac", "progress_batch"} & keys:
         return "tinker-cookbook"
     if "reward" in plain and "reward_std" in plain:
@@ -54,6 +58,10 @@ def read_records(rows: Sequence[Mapping[str, Any]], name: str, framework: str) -
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
+        progress = row.get("global_step/max_steps")
+        if isinstance(progress, str) and "step" not in row:
+            # ms-swift writes its step as "3/100".
+            row = {**row, "step": progress.partition("/")[0]}
         own = next((row[key] for key in _NAMES if isinstance(row.get(key), str)), name)
         groups.setdefault(own[:200], []).append(row)
     if len(groups) > 1 and len(groups) * 2 > len(rows):

@@ -91,6 +91,8 @@ def merge(
             values = values[rows]
             there = ~np.isnan(values)
             number = np.bincount(position[there], minlength=len(unique))
-            total = np.bincount(position[there], weights=values[there], minlength=len(unique))
-            merged[name] = np.where(number > 0, total / np.maximum(number, 1), np.nan)
+            # Each is divided before they are added, so that large values do not overflow.
+            shares = values[there] / number[position[there]]
+            mean = np.bincount(position[there], weights=shares, minlength=len(unique))
+            merged[name] = np.where(number > 0, mean, np.nan)
     return unique, merged, int(counts.sum() - len(unique))

@@ -6,7 +6,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol, runtime_checkable
 
 from jaxgrpo.errors import ReadError
 
@@ -14,6 +14,15 @@ MAX_BYTES = 2**31
 """A log that unpacks to more than this is refused rather than read into memory."""
 
 GENERIC_NAMES = ("metrics", "trainer_state", "log", "logs", "output", "history", "training_log", "stdout")
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An open text or binary file, or anything that is read like one."""
+
+    def read(self) -> str | bytes:
+        """Everything that is left."""
+        ...
 
 
 class Source:
@@ -26,7 +35,7 @@ class Source:
         ReadError: If there is no such file, or it cannot be read or is empty.
     """
 
-    def __init__(self, path: str | Path | IO[Any]):
+    def __init__(self, path: str | Path | Readable):
         self._data: bytes | None = None
         self.path: Path | None = None
         if isinstance(path, str | Path) and str(path) != "-":
@@ -67,15 +76,14 @@ class Source:
             return path.parent.name or stem
         return stem
 
-    def open(self) -> IO[bytes]:
+    def open(self) -> io.BufferedIOBase:
         """Open the unpacked bytes for reading."""
-        raw: IO[bytes] = io.BytesIO(self._data) if self._data is not None else self._open_file()
-        return gzip.GzipFile(fileobj=raw) if self._gzip else raw  # pyright: ignore[reportReturnType]
-
-    def _open_file(self) -> IO[bytes]:
-        assert self.path is not None
         try:
-            return self.path.open("rb")
+            if self._data is not None:
+                plain = io.BytesIO(self._data)
+                return gzip.GzipFile(fileobj=plain) if self._gzip else plain
+            assert self.path is not None
+            return gzip.GzipFile(self.path) if self._gzip else self.path.open("rb")
         except OSError as error:
             raise ReadError(f"{self.label}: cannot be read ({_reason(error)})") from error
 

@@ -56,7 +56,7 @@ class Table:
     """
 
     def __init__(self, name: str, framework: str, counts: str = "rollout"):
-        self.name = name
+        self.name = " ".join(name.split())[:200] or "run"
         self.framework = framework
         self.counts = counts
         self.rows = 0

@@ -67,7 +67,7 @@ def read(source: Source) -> list[Table]:
 def _scalars(source: Source, texts: dict[str, str]) -> Iterator[tuple[int, str, float]]:
     """Step, tag and value of each scalar; texts are put aside."""
     try:
-        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
     except ImportError as error:
         raise ReadError(f"{source.label}: is a TensorBoard file; to read it: {_INSTALL}") from error
     quiet = logging.getLogger("tensorboard")
@@ -78,7 +78,7 @@ def _scalars(source: Source, texts: dict[str, str]) -> Iterator[tuple[int, str, 
             path = os.path.join(folder, "events")
             with open(path, "wb") as handle:
                 handle.write(source.data())
-            for event in EventFileLoader(path).Load():
+            for event in LegacyEventFileLoader(path).Load():
                 for value in event.summary.value:
                     yield from _scalar(event.step, value, texts)
     finally:

@@ -28,6 +28,7 @@ _FLAGS = re.compile(
     r"--(learning[-_]rate|num[-_]generations|gradient[-_]accumulation[-_]steps|per[-_]device[-_]train[-_]batch[-_]size|"
     r"num[-_]iterations|steps[-_]per[-_]generation|adam[-_]beta1|beta)[ =]+([-+.\deE]+)"
 )
+_ROUND = (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000)
 # Bars over optimizer steps count in iterations; those over data sets in examples.
 _BAR = re.compile(r"(\d{1,9})/(\d{1,9}) \[[\d:?]{1,12}<[^\]]{0,30}(?:it/s|s/it)")
 
@@ -178,6 +179,8 @@ class ConsoleReader:
         else:
             done = planned
         strides = [s for s in range(max(done // (rows + 1), 1), done // rows + 1) if done // s == rows]
+        # A few rows leave several strides possible, of which a round one was chosen.
+        strides = strides if len(strides) == 1 else [stride for stride in strides if stride in _ROUND]
         if done < rows or len(strides) != 1:
             return
         stride = strides[0]

@@ -34,27 +34,27 @@ def parse_line(line: str) -> tuple[tuple[str, ...], list[float]] | None:
         line = _ANSI.sub("", line)
     if ":np.float64(" in line:
         line = line.replace(":np.float64(", ":").replace(") - ", " - ")
-    parts = [part.rpartition(":") for part in line.rstrip(") \r\n\t").split(" - ")]
-    names, _, values = zip(*parts, strict=True)
-    if len(names) < 2 or names[0] != "step" or not values[0].isdecimal():
+    line = line.rstrip(") \r\n\t")
+    # Names and values take turns; where a name has a colon of its own, what stands for a value is no number.
+    words = line.replace(" - ", ":").split(":")
+    if len(words) < 4 or words[0] != "step" or not words[1].isdecimal():
         return None
     try:
-        return names, list(map(float, values))
+        values = list(map(float, words[1::2]))
     except ValueError:
-        return _parse_odd(parts)
+        return _parse_odd(line)
+    return tuple(words[: 2 * len(values) : 2]), values
 
 
-def _parse_odd(parts: list[tuple[str, str, str]]) -> tuple[tuple[str, ...], list[float]] | None:
-    """The numbers of a line with values that are text, or printed like `tensor(0.1, device='cuda:0')`."""
+def _parse_odd(line: str) -> tuple[tuple[str, ...], list[float]] | None:
+    """The numbers of a line with odd names, or with values such as `tensor(0.1, device='cuda:0')`."""
     row = {}
-    for part in parts:
-        name, _, value = "".join(part).partition(":")
-        as_number = number(value)
-        if as_number is None:
-            name, _, value = part
+    for part in line.split(" - "):
+        for name, _, value in (part.rpartition(":"), part.partition(":")):
             as_number = number(value)
-        if as_number is not None:
-            row[name] = as_number
+            if as_number is not None:
+                row[name] = as_number
+                break
     return (tuple(row), list(row.values())) if "step" in row and len(row) > 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Damaged and random input: whatever a file holds, a reader gives runs or the package's own error, and soon."""
+"""Damaged and random input: a reader gives runs or the package's own error, and soon."""
 
 import io
 import os
@@ -20,10 +20,46 @@ FILES = sorted(path for path in FIXTURES.iterdir() if path.is_file())
 CASES = int(os.environ.get("JAXGRPO_FUZZ_CASES", "1500"))
 SECONDS_A_CASE = 20.0
 TOKENS = [
-    b"nan", b"inf", b"-inf", b"1e999", b"9" * 400, b"{", b"}", b"[", b"]", b'"', b"'", b",", b":", b"\n", b"\r", b"\x00",
-    b"\xff", b"null", b"true", b"step", b"reward", b"\x1b[36m", b" - ", b"np.float64(", b")", b"\\u0000", b"<table><tr><td>",
-    b"-1", b"0", b"\xef\xbb\xbf", b"{" * 200, b"[" * 3000, b'{"a":' * 300, b"1" * 5000, b"\t", b";", b"/", b"<", b"step:5 - ",
-]  # fmt: skip
+    b"nan",
+    b"inf",
+    b"-inf",
+    b"1e999",
+    b"9" * 400,
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b"'",
+    b",",
+    b":",
+    b"\n",
+    b"\r",
+    b"\x00",
+    b"\xff",
+    b"null",
+    b"true",
+    b"step",
+    b"reward",
+    b"\x1b[36m",
+    b" - ",
+    b"np.float64(",
+    b")",
+    b"\\u0000",
+    b"<table><tr><td>",
+    b"-1",
+    b"0",
+    b"\xef\xbb\xbf",
+    b"{" * 200,
+    b"[" * 3000,
+    b'{"a":' * 300,
+    b"1" * 5000,
+    b"\t",
+    b";",
+    b"/",
+    b"<",
+    b"step:5 - ",
+]
 
 
 def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
@@ -92,7 +128,9 @@ def test_mutated_files_give_runs_or_the_packages_error(path):
         damaged = mutate(data, rng.choice(FILES).read_bytes(), rng)
         options = {}
         if case % 7 == 0:
-            options["framework"] = rng.choice(["csv", "json", "jsonl", "console", "tensorboard", "trl", "verl"])
+            options["framework"] = rng.choice(
+                ["csv", "json", "jsonl", "console", "tensorboard", "trl", "verl"]
+            )
         if case % 5 == 0:
             options["segment"] = rng.choice(["longest", "first", "last", 1, 2])
         try:
@@ -101,18 +139,43 @@ def test_mutated_files_give_runs_or_the_packages_error(path):
             Path(os.environ.get("JAXGRPO_FUZZ_KEEP", os.devnull)).write_bytes(damaged)
             raise
     # Light damage leaves most files readable: if none is, the mutations test nothing.
-    if CASES >= 1000 and path.name not in ("plain.csv", "plain.jsonl", "columnar_no_reward.json", "wandb_runs_table.csv"):
+    if CASES >= 1000 and path.name not in (
+        "plain.csv",
+        "plain.jsonl",
+        "columnar_no_reward.json",
+        "wandb_runs_table.csv",
+    ):
         assert read > 0
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["nan", "1e5", "reward", "x", ""]),
-    lambda inner: st.lists(inner, max_size=5)
-    | st.dictionaries(
-        st.sampled_from(["step", "reward", "loss", "log_history", "cells", "outputs", "data", "metrics", "event", "1", "2"])
-        | st.text(max_size=5),
-        inner,
-        max_size=6,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["nan", "1e5", "reward", "x", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "step",
+                    "reward",
+                    "loss",
+                    "log_history",
+                    "cells",
+                    "outputs",
+                    "data",
+                    "metrics",
+                    "event",
+                    "1",
+                    "2",
+                ]
+            )
+            | st.text(max_size=5),
+            inner,
+            max_size=6,
+        )
     ),
     max_leaves=40,
 )
@@ -134,9 +197,35 @@ def test_any_bytes_give_runs_or_the_packages_error(data):
 
 
 WORDS = st.sampled_from(
-    ["step", "reward", "loss", "1", "0.5", "nan", "-", ":", ",", "=", "{", "}", "'", '"', "|", "3/10", "step:3 - ", "\n",
-     "\t", " ", "critic/rewards/mean:", "reward_std", "Epoch:[1/1](2/5)", "total_reward", "reward_data:", "\r"]
-)  # fmt: skip
+    [
+        "step",
+        "reward",
+        "loss",
+        "1",
+        "0.5",
+        "nan",
+        "-",
+        ":",
+        ",",
+        "=",
+        "{",
+        "}",
+        "'",
+        '"',
+        "|",
+        "3/10",
+        "step:3 - ",
+        "\n",
+        "\t",
+        " ",
+        "critic/rewards/mean:",
+        "reward_std",
+        "Epoch:[1/1](2/5)",
+        "total_reward",
+        "reward_data:",
+        "\r",
+    ]
+)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

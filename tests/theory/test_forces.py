@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize
 
 from jaxgrpo.theory.cycle import critical_stiffness
-from jaxgrpo.theory.forces import Harmonic, KLAnchored, MixedDifficulty, Softmax
+from jaxgrpo.theory.forces import Harmonic, KLAnchored, MixedDifficulty, Softmax, drive
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.task import Task
 from jaxgrpo.theory.trajectory import mean_field
@@ -39,8 +39,8 @@ def test_harmonic(precision):
     state = force.initial_state(f(0.2), f(0.8))
     assert state.shape == (1,)
     assert float(force.reward(state, f(0.8))) == pytest.approx(0.2)
-    np.testing.assert_allclose(force.drive(state, f(0.8)), [0.6], rtol=1e-6)
-    np.testing.assert_allclose(force.drive(state, f(0.8), f(4.0)), [0.6], rtol=1e-6)
+    np.testing.assert_allclose(drive(force, state, f(0.8)), [0.6], rtol=1e-6)
+    np.testing.assert_allclose(drive(force, state, f(0.8), f(4.0)), [0.6], rtol=1e-6)
 
 
 # --- softmax -----------------------------------------------------------------------------------------------
@@ -62,19 +62,10 @@ def test_softmax(x64, share, floor, height, normalisation, group_size):
     assert float(state[0]) == pytest.approx(np.log(share / (1 - share)), abs=1e-8)
     assert float(force.reward(state, f(ceiling))) == pytest.approx(start, abs=1e-12)
     np.testing.assert_allclose(
-        force.drive(state, f(ceiling), f(group_size)),
+        drive(force, state, f(ceiling), f(group_size)),
         softmax_push(float(state[0]), normalisation, group_size),
-        rtol=1e-8,
+        rtol=5e-6,  # the expected spread may be tabulated
     )
-
-
-def test_softmax_without_the_correction_for_the_group(x64):
-    for normalisation in ("std", "mean"):
-        force = Softmax(normalisation=normalisation, group_size_correction=False)
-        state = force.initial_state(f(0.3), f(1.0))
-        np.testing.assert_array_equal(force.drive(state, f(1.0), f(2.0)), force.drive(state, f(1.0)))
-        corrected = Softmax(normalisation=normalisation).drive(state, f(1.0), f(2.0))
-        assert float(corrected[0]) < float(force.drive(state, f(1.0))[0])
 
 
 @pytest.mark.parametrize("normalisation", ["std", "mean"])
@@ -107,18 +98,16 @@ def test_softmax_curve_is_the_differential_equation_for_small_steps(x64, normali
     assert errors[-1] < 0.01
 
 
-def test_softmax_tail_is_algebraic(x64):
-    """The gap to the ceiling falls as 1/t (mean-only) and 1/t^2 (std-normalised), not exponentially."""
-    for normalisation, power in (("mean", -1.0), ("std", -2.0)):
-        task = Task(
-            curvature=1.0,
-            plateau=1.0,
-            initial_reward=0.5,
-            force=Softmax(normalisation, group_size_correction=False),
-        )
-        steps = jnp.asarray([4000.0, 8000.0])
-        got = mean_field(Hyperparameters(learning_rate=0.2, momentum=0.0), task, steps)
-        assert reference.slope(np.asarray(steps), 1.0 - np.asarray(got)) == pytest.approx(power, abs=0.05)
+@pytest.mark.parametrize("normalisation", ["std", "mean"])
+def test_softmax_tail_is_algebraic(x64, normalisation):
+    """The gap to the ceiling falls as 1/t, not exponentially.
+
+    Also std-normalised: close to the ceiling a finite group's expected spread is proportional to the gap.
+    """
+    task = Task(curvature=1.0, plateau=1.0, initial_reward=0.5, force=Softmax(normalisation))
+    steps = jnp.asarray([4000.0, 8000.0])
+    got = mean_field(Hyperparameters(learning_rate=0.2, momentum=0.0), task, steps)
+    assert reference.slope(np.asarray(steps), 1.0 - np.asarray(got)) == pytest.approx(-1.0, abs=0.05)
 
 
 # --- prompts of mixed difficulty ---------------------------------------------------------------------------
@@ -131,15 +120,19 @@ def test_mixed_difficulty_starts_at_the_initial_reward(x64, spread, nodes):
     state = force.initial_state(f(0.35), f(0.95))
     assert state.shape == (nodes,)
     assert float(force.reward(state, f(0.95))) == pytest.approx(0.35, abs=1e-9)
-    expected, _ = np.polynomial.hermite_e.hermegauss(nodes)
-    got = np.sort(np.asarray(state))
-    np.testing.assert_allclose(got - got.mean(), spread * expected, atol=1e-9)
-    # The mean logit is the one whose population average is the initial reward.
-    if spread in (0.5, 1.5) and nodes == 21:
-        location = optimize.brentq(
-            lambda z: reference.logit_normal_average(reference.sigmoid, z, spread) - 0.25 / 0.85, -10, 10
-        )
-        assert got.mean() == pytest.approx(location, abs=5e-4)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.5])
+def test_mixed_difficulty_reads_out_the_population_average(x64, spread):
+    """The mean logit is that of the initial reward, and shifting all logits shifts the population."""
+    force = MixedDifficulty(spread=spread, floor=0.1)
+    state = force.initial_state(f(0.35), f(0.95))
+    location = optimize.brentq(
+        lambda z: reference.logit_normal_average(reference.sigmoid, z, spread) - 0.25 / 0.85, -10, 10
+    )
+    for shift in (-2.0, 0.0, 1.0, 4.0):
+        average = reference.logit_normal_average(reference.sigmoid, location + shift, spread)
+        assert float(force.reward(state + shift, f(0.95))) == pytest.approx(0.1 + 0.85 * average, abs=5e-4)
 
 
 def test_mixed_difficulty_drives_each_prompt_by_its_own_force(x64):
@@ -148,17 +141,25 @@ def test_mixed_difficulty_drives_each_prompt_by_its_own_force(x64):
         state = force.initial_state(f(0.3), f(0.9))
         for group_size in (4, np.inf):
             np.testing.assert_allclose(
-                force.drive(state, f(0.9), f(group_size)),
+                drive(force, state, f(0.9), f(group_size)),
                 softmax_push(np.asarray(state), normalisation, group_size),
-                rtol=1e-8,
+                rtol=5e-6,  # the expected spread may be tabulated
             )
 
 
 @pytest.mark.parametrize("normalisation", ["std", "mean"])
-@pytest.mark.parametrize(("refresh_interval", "async_lag"), [(1, 0), (4, 0), (4, 1)])
-def test_mixed_difficulty_against_a_population_of_prompts(x64, normalisation, refresh_interval, async_lag):
-    """Brute force: 1001 prompts at equally probable difficulties, each updated by the same optimizer."""
-    spread, floor, ceiling, start, group_size = 1.5, 0.05, 0.9, 0.25, 8
+@pytest.mark.parametrize(
+    ("spread", "refresh_interval", "async_lag"),
+    [(0.6, 1, 0), (1.0, 4, 0), (1.0, 4, 1), (1.5, 4, 0), (2.5, 4, 0)],
+)
+def test_mixed_difficulty_against_a_population_of_prompts(
+    x64, normalisation, spread, refresh_interval, async_lag
+):
+    """Brute force: 1001 prompts at equally probable difficulties, each updated by the same optimizer.
+
+    The default nodes must do: an error of 0.005 in the reward is small against the noise of a run.
+    """
+    floor, ceiling, start, group_size = 0.05, 0.9, 0.25, 8
     quantiles = reference.normal_nodes(1001)
 
     def reward(z):
@@ -194,7 +195,7 @@ def test_mixed_difficulty_against_a_population_of_prompts(x64, normalisation, re
     got = mean_field(hyperparameters, task, jnp.asarray(steps, dtype=float))
     expected = reward(states)[steps]
     assert expected[-1] - expected[0] > 0.2
-    np.testing.assert_allclose(got, expected, atol=1e-3)
+    np.testing.assert_allclose(got, expected, atol=5e-3)
 
 
 def test_mixed_difficulty_without_spread_is_the_single_softmax(x64):
@@ -230,18 +231,18 @@ def test_fixed_point_of_the_anchored_bandit(precision, group_size):
     """Mean-only advantage: theta* = (1 - 1/G) / beta. At beta = 0.5: 1.5, 1.75, 1.875, 1.9375, 2."""
     force = KLAnchored(Softmax(normalisation="mean"), beta=0.5, reference=0.0)
     theta = {4: 1.5, 8: 1.75, 16: 1.875, 32: 1.9375, np.inf: 2.0}[group_size]
-    got = float(force.fixed_point(f(1.0), f(1.0), f(group_size)))
+    got = float(force.fixed_point(f(1.0), f(group_size)))
     tolerance = 1e-5 if precision == "float32" else 1e-9
     assert got == pytest.approx(float(reference.sigmoid(theta)), rel=tolerance)
     if group_size == np.inf:
         assert got == pytest.approx(0.880797, abs=1e-6)
     state = force.initial_state(f(reference.sigmoid(theta)), f(1.0))
-    np.testing.assert_allclose(force.drive(state, f(1.0), f(group_size)), [0.0], atol=tolerance)
+    np.testing.assert_allclose(drive(force, state, f(1.0), f(group_size)), [0.0], atol=tolerance)
 
 
 def test_curvature_at_the_fixed_point(x64):
     force = KLAnchored(Softmax(normalisation="mean"), beta=0.5, reference=0.0)
-    slope = jax.jacobian(lambda z: force.drive(z, f(1.0)))(jnp.asarray([2.0]))
+    slope = jax.jacobian(lambda z: drive(force, z, f(1.0)))(jnp.asarray([2.0]))
     assert -float(slope[0, 0]) == pytest.approx(0.0524968, abs=5e-8)
 
 
@@ -251,8 +252,10 @@ def test_anchor_is_added_to_the_force(x64):
         state = base.initial_state(f(0.3), f(1.0))
         np.testing.assert_allclose(force.initial_state(f(0.3), f(1.0)), state, atol=1e-12)
         p = reference.sigmoid(np.asarray(state))
-        expected = np.asarray(base.drive(state, f(1.0), f(8))) - 0.3 * (np.asarray(state) + 0.4) * p * (1 - p)
-        np.testing.assert_allclose(force.drive(state, f(1.0), f(8)), expected, atol=1e-12)
+        expected = np.asarray(drive(base, state, f(1.0), f(8))) - 0.3 * (np.asarray(state) + 0.4) * p * (
+            1 - p
+        )
+        np.testing.assert_allclose(drive(force, state, f(1.0), f(8)), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("curvature", [1.0, 4.0])
@@ -262,7 +265,7 @@ def test_trajectories_end_at_the_fixed_point(x64, normalisation, beta, curvature
     task = Task(curvature=curvature, plateau=1.0, initial_reward=0.5, force=force)
     hyperparameters = Hyperparameters(learning_rate=0.5 / curvature, momentum=0.5, group_size=8)
     end = mean_field(hyperparameters, task, jnp.asarray([6000.0]))[0]
-    assert float(force.fixed_point(f(1.0), f(curvature), f(8))) == pytest.approx(float(end), abs=1e-8)
+    assert float(force.fixed_point(f(1.0), f(8))) == pytest.approx(float(end), abs=1e-8)
 
 
 def bandit_cycle(z, u, momentum, rate, refresh_interval, beta=0.5):
@@ -301,8 +304,8 @@ def test_critical_rate_of_the_deterministic_bandit(x64, momentum, refresh_interv
 @pytest.mark.parametrize("refresh_interval", [2, 8])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_mean_field_of_the_bandit_turns_unstable_there(x64, momentum, refresh_interval):
-    force = KLAnchored(Softmax(normalisation="mean", group_size_correction=False), beta=0.5, reference=0.0)
-    plateau = float(reference.sigmoid(2.0))
+    force = KLAnchored(Softmax(normalisation="mean"), beta=0.5, reference=0.0)
+    plateau = float(reference.sigmoid(1.75))  # groups of 8
     kappa = 0.5 * plateau * (1 - plateau)
     threshold = reference.critical_stiffness(momentum, refresh_interval) / kappa
     task = Task(curvature=1.0, plateau=1.0, initial_reward=plateau + 1e-6, force=force)
@@ -336,7 +339,7 @@ def test_sampled_bandit_settles_where_predicted(group_size):
         total += z.mean() * (t >= burn_in)
     settled = total / (steps - burn_in)
     predicted = KLAnchored(Softmax(normalisation="mean"), beta=0.5, reference=0.0).fixed_point(
-        f(1.0), f(1.0), f(group_size)
+        f(1.0), f(group_size)
     )
     logit = np.log(float(predicted) / (1 - float(predicted)))
     # The sampled noise shifts the mean logit a little above the mean-field value.
@@ -347,17 +350,20 @@ def test_sampled_bandit_settles_where_predicted(group_size):
 # --- invalid values ----------------------------------------------------------------------------------------
 
 
-def test_invalid_values_are_refused_by_name(x64):
-    with pytest.raises(Exception, match="normalisation"):
-        Softmax(normalisation="median")
-    with pytest.raises(Exception, match="normalisation"):
-        MixedDifficulty(spread=1.0, normalisation="median")
-    with pytest.raises(ValueError, match="spread"):
-        MixedDifficulty(spread=-1.0)
-    with pytest.raises(ValueError, match="nodes"):
-        MixedDifficulty(spread=1.0, nodes=0)
-    with pytest.raises(ValueError, match="beta"):
-        KLAnchored(Softmax(), beta=-0.1, reference=0.0)
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("normalisation", lambda: Softmax(normalisation="median")),
+        ("normalisation", lambda: MixedDifficulty(spread=1.0, normalisation="median")),
+        ("spread", lambda: MixedDifficulty(spread=-1.0)),
+        ("nodes", lambda: MixedDifficulty(spread=1.0, nodes=0)),
+        ("beta", lambda: KLAnchored(Softmax(), beta=-0.1, reference=0.0)),
+    ],
+)
+def test_invalid_values_are_refused_by_name(x64, field, make):
+    # A wrong word is caught by the type checker first where that is on.
+    with pytest.raises((ValueError, TypeError), match=field):
+        make()
 
 
 @pytest.mark.parametrize("initial_reward", [0.95, -0.1])

@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxgrpo.theory.groups import (
-    beta_expected_biased_variance,
-    beta_zero_spread_probability,
-    expected_biased_variance,
-    expected_std,
-    force_factor,
-    group_force_variance,
-    mixture_expected_std,
-    mixture_zero_spread_probability,
-    zero_spread_probability,
-)
+from jaxgrpo.theory import groups
+
+# Compiled once.
+zero_spread_probability = jax.jit(groups.zero_spread_probability)
+expected_biased_variance = jax.jit(groups.expected_biased_variance)
+expected_std = jax.jit(groups.expected_std, static_argnames="unbiased")
+force_factor = jax.jit(groups.force_factor, static_argnums=2)
+group_force_variance = jax.jit(groups.group_force_variance, static_argnames="unbiased")
+beta_zero_spread_probability = jax.jit(groups.beta_zero_spread_probability)
+beta_expected_biased_variance = jax.jit(groups.beta_expected_biased_variance)
+mixture_zero_spread_probability = jax.jit(groups.mixture_zero_spread_probability, static_argnames="nodes")
+mixture_expected_std = jax.jit(groups.mixture_expected_std, static_argnames="nodes")
 
 
 def f(value):
@@ -40,7 +41,7 @@ def test_against_enumeration(x64, p, group_size):
     assert float(expected_biased_variance(f(p), f(n))) == pytest.approx(variance, abs=1e-13)
     for unbiased in (False, True):
         expected = reference.expected_std(p, n, unbiased)
-        assert float(expected_std(f(p), f(n), unbiased)) == pytest.approx(expected, abs=1e-10)
+        assert float(expected_std(f(p), f(n), unbiased=unbiased)) == pytest.approx(expected, abs=1e-10)
     if 0 < p < 1:
         expected = reference.expected_std(p, n) / np.sqrt(p * (1 - p))
         assert float(force_factor(f(p), f(n), "std")) == pytest.approx(expected, rel=1e-8)
@@ -130,34 +131,55 @@ def test_mixture_without_spread_is_one_prompt(precision):
     )
 
 
+SMOOTH = {
+    "zero_spread_probability": zero_spread_probability,
+    "expected_biased_variance": expected_biased_variance,
+    "expected_std": expected_std,
+    "force_factor, std": lambda p, g: force_factor(p, g, "std"),
+    "force_factor, mean": lambda p, g: force_factor(p, g, "mean"),
+    "group_force_variance": group_force_variance,
+    "beta_zero_spread_probability": lambda p, g: beta_zero_spread_probability(4 * p, 1.5 + p, g),
+    "beta_expected_biased_variance": lambda p, g: beta_expected_biased_variance(4 * p, 1.5 + p, g),
+    "mixture_zero_spread_probability": lambda p, g: mixture_zero_spread_probability(2 * p - 1, 1.0 + p, g),
+    "mixture_expected_std": lambda p, g: mixture_expected_std(2 * p - 1, 1.0 + p, g),
+}
+
+
+@pytest.mark.parametrize("name", list(SMOOTH))
+def test_smooth_in_the_group_size(x64, name):
+    """Differentiable at whole group sizes as between them; the small step bears a jump of the curvature."""
+    function = jax.jit(SMOOTH[name])
+    slope = jax.jit(jax.grad(SMOOTH[name], argnums=1))
+    for p in (0.1, 0.5, 0.8):
+        for group_size in (2.0, 4.0, 7.5, 8.0, 33.0):
+            step = 1e-6 * group_size
+            above, below = (float(function(f(p), f(group_size + shift))) for shift in (step, -step))
+            got = float(slope(f(p), f(group_size)))
+            assert got == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-9), (p, group_size)
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
-@pytest.mark.parametrize("group_size", [2.0, 4.0, 7.5, 8.0, 33.0])
-def test_smooth_in_the_group_size(x64, p, group_size):
-    functions = [
-        lambda g: zero_spread_probability(f(p), g),
-        lambda g: expected_biased_variance(f(p), g),
-        lambda g: expected_std(f(p), g),
-        lambda g: force_factor(f(p), g, "std"),
-        lambda g: force_factor(f(p), g, "mean"),
-        lambda g: group_force_variance(f(p), g),
-        lambda g: beta_zero_spread_probability(f(2.0), f(1.5), g),
-        lambda g: beta_expected_biased_variance(f(2.0), f(1.5), g),
-        lambda g: mixture_zero_spread_probability(f(0.3), f(1.2), g),
-        lambda g: mixture_expected_std(f(0.3), f(1.2), g),
-    ]
-    for index, function in enumerate(functions):
-        got = float(jax.grad(function)(f(group_size)))
-        numeric = reference.central_difference(lambda g, fn=function: float(fn(f(g))), group_size, 1e-3)
-        assert got == pytest.approx(numeric, rel=1e-5, abs=1e-9), index
-    # Between whole group sizes the expected spread stays between its neighbours.
-    low, middle, high = (float(expected_std(f(p), f(g))) for g in (7, 7.5, 8))
-    assert low < middle < high
+def test_spread_between_whole_group_sizes_lies_between_its_neighbours(x64, p):
+    for group_size in (2, 3, 7, 20):
+        low, middle, high = (float(expected_std(f(p), f(group_size + share))) for share in (0.0, 0.5, 1.0))
+        assert low < middle < high
 
 
-def test_large_groups_have_no_bias(precision):
-    for p in (0.2, 0.5, 0.97):
-        assert float(force_factor(f(p), f(4096), "std")) == pytest.approx(1.0, abs=4e-3)
-        assert float(force_factor(f(p), f(4096), "mean")) == pytest.approx(1.0, abs=4e-4)
+@pytest.mark.parametrize("p", [0.03, 0.2, 0.5, 0.97])
+def test_an_infinite_group_has_no_bias(precision, p):
+    for normalisation in ("std", "mean"):
+        assert float(force_factor(f(p), f(np.inf), normalisation)) == pytest.approx(1.0, abs=1e-6)
+    spread = np.sqrt(p * (1 - p))
+    assert float(expected_std(f(p), f(np.inf))) == pytest.approx(spread, rel=1e-6)
+    assert float(expected_biased_variance(f(p), f(np.inf))) == pytest.approx(spread**2, rel=1e-6)
+    assert float(zero_spread_probability(f(p), f(np.inf))) == 0.0
+
+
+@pytest.mark.parametrize("group_size", [200, 512, 2000])
+def test_large_groups_against_enumeration(x64, group_size):
+    for p in (0.03, 0.5, 0.9):
+        expected = reference.expected_std(p, group_size)
+        assert float(expected_std(f(p), f(group_size))) == pytest.approx(expected, rel=1e-5)
 
 
 def test_normalisation_is_refused_by_name(x64):

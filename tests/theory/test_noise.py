@@ -34,7 +34,12 @@ def test_noise_of_one_cycle(x64, momentum, batches, epochs, staleness, stiffness
         momentum, stiffness, refresh_interval, step_noise, epochs, staleness
     )
     got = noise_covariance(
-        f(momentum), refresh_interval, f(step_noise), epochs, stiffness=f(stiffness), staleness=f(staleness)
+        f(momentum),
+        float(refresh_interval),
+        f(step_noise),
+        float(epochs),
+        stiffness=f(stiffness),
+        staleness=staleness,
     )
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
 
@@ -57,7 +62,7 @@ def test_stationary_covariance_solves_the_step_level_equations(
         momentum, stiffness, refresh_interval, 0.3, epochs, staleness, async_lag
     )
     got = stationary_covariance(
-        f(momentum), f(stiffness), refresh_interval, f(0.3), epochs, f(staleness), async_lag
+        f(momentum), f(stiffness), float(refresh_interval), f(0.3), float(epochs), staleness, async_lag
     )
     assert got.shape == (2 + async_lag, 2 + async_lag)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
@@ -95,7 +100,7 @@ def test_stationary_variance_of_a_long_simulation(
         seed=20240611,
     )
     got = stationary_covariance(
-        f(momentum), f(stiffness), refresh_interval, f(0.2), epochs, f(staleness), async_lag
+        f(momentum), f(stiffness), float(refresh_interval), f(0.2), float(epochs), staleness, async_lag
     )
     assert float(got[0, 0]) == pytest.approx(sampled[0, 0], rel=0.01)
     assert float(got[1, 1]) == pytest.approx(sampled[1, 1], rel=0.01)
@@ -117,7 +122,7 @@ def test_single_step_closed_form(precision, momentum, fraction):
     got = stationary_variance_single(f(momentum), f(stiffness), f(0.3))
     assert float(got) == pytest.approx(expected, rel=tolerance)
     if precision == "float64":
-        general = stationary_covariance(f(momentum), f(stiffness), 1, f(0.3))
+        general = stationary_covariance(f(momentum), f(stiffness), 1.0, f(0.3))
         assert float(general[0, 0]) == pytest.approx(expected, rel=1e-8)
 
 
@@ -126,13 +131,13 @@ def test_variance_approaches_the_leading_order_with_order_one(x64):
     for refresh_interval in (1, 4):
         sizes, errors = [4e-3, 2e-3, 1e-3, 5e-4], []
         for stiffness in sizes:
-            exact = stationary_covariance(f(0.7), f(stiffness), refresh_interval, f(1.0))[0, 0]
+            exact = stationary_covariance(f(0.7), f(stiffness), float(refresh_interval), f(1.0))[0, 0]
             errors.append(abs(float(exact) * 2 * 0.3 * stiffness - 1.0))
         assert reference.slope(sizes, errors) == pytest.approx(1.0, abs=0.1)
 
 
 def test_variance_grows_without_bound_towards_the_threshold(x64):
     threshold = critical_stiffness(f(0.9), f(4.0))
-    near = stationary_covariance(f(0.9), 0.9999 * threshold, 4, f(1.0))[0, 0]
-    far = stationary_covariance(f(0.9), 0.5 * threshold, 4, f(1.0))[0, 0]
+    near = stationary_covariance(f(0.9), 0.9999 * threshold, 4.0, f(1.0))[0, 0]
+    far = stationary_covariance(f(0.9), 0.5 * threshold, 4.0, f(1.0))[0, 0]
     assert float(near) > 100 * float(far) > 0

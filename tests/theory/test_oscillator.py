@@ -16,9 +16,13 @@ def f(value):
 
 
 def oscillator(mass, damping, stiffness, plateau=0.8, initial_reward=0.2, temperature=0.0, velocity=0.0):
-    return Oscillator(
-        f(mass), f(damping), f(stiffness), f(plateau), f(initial_reward), f(temperature), f(velocity)
-    )
+    """The oscillator whose noise makes the given temperature, T = sigma^2 / (2 gamma)."""
+    noise = np.sqrt(2.0 * damping * temperature)
+    return Oscillator(f(mass), f(damping), f(stiffness), f(plateau), f(initial_reward), f(noise), f(velocity))
+
+
+mean = jax.jit(lambda subject, t: subject.mean(t))
+variance = jax.jit(lambda subject, t: subject.variance(t))
 
 
 CASES = [
@@ -42,12 +46,12 @@ def test_mean_and_variance(x64, mass, damping, stiffness, velocity):
     temperature = 0.02 * np.sign(damping)
     subject = oscillator(mass, damping, stiffness, temperature=temperature, velocity=velocity)
     for t in (0.0, 0.3, 1.0, 4.0, 15.0):
-        error, variance = reference.oscillator_moments(
+        error, spread = reference.oscillator_moments(
             mass if mass > 1e-6 else 0.0, damping, stiffness, temperature, -0.6, velocity, t
         )
-        tolerance = 1e-10 if mass == 0.0 or mass > 1e-6 else 1e-7
-        assert float(subject.mean(f(t))) == pytest.approx(0.8 + error, abs=tolerance)
-        assert float(subject.variance(f(t))) == pytest.approx(variance, abs=tolerance * 0.1)
+        tolerance = 1e-10 if mass > 1e-6 else 1e-9 if mass == 0.0 else 1e-7
+        assert float(mean(subject, f(t))) == pytest.approx(0.8 + error, abs=tolerance)
+        assert float(variance(subject, f(t))) == pytest.approx(spread, abs=tolerance * 0.1)
 
 
 @reference.PROPERTY
@@ -61,21 +65,21 @@ def test_mean_and_variance_for_any_damping_ratio(x64, mass, ratio, stiffness, ti
     damping = 2 * ratio * np.sqrt(mass * stiffness)
     t = time * np.sqrt(mass / stiffness)
     subject = oscillator(mass, damping, stiffness, temperature=0.05)
-    error, variance = reference.oscillator_moments(mass, damping, stiffness, 0.05, -0.6, 0.0, t)
-    assert float(subject.mean(f(t))) == pytest.approx(0.8 + error, abs=1e-9)
-    assert float(subject.variance(f(t))) == pytest.approx(variance, abs=1e-9 * max(1.0, 0.05 / stiffness))
+    error, spread = reference.oscillator_moments(mass, damping, stiffness, 0.05, -0.6, 0.0, t)
+    assert float(mean(subject, f(t))) == pytest.approx(0.8 + error, abs=1e-9)
+    assert float(variance(subject, f(t))) == pytest.approx(spread, abs=1e-9 * max(1.0, 0.05 / stiffness))
     assert float(subject.damping_ratio) == pytest.approx(ratio, rel=1e-9)
 
 
 def test_any_shape_of_times(precision):
     subject = oscillator(1.0, 0.3, 1.0, temperature=0.1)
     times = jnp.linspace(0.0, 10.0, 12).reshape(3, 4)
-    for quantity in (subject.mean, subject.variance):
-        values = quantity(times)
+    for quantity in (mean, variance):
+        values = quantity(subject, times)
         assert values.shape == (3, 4)
         np.testing.assert_allclose(
             values,
-            [[quantity(t) for t in row] for row in times],
+            [[quantity(subject, t) for t in row] for row in times],
             rtol=1e-5 if precision == "float32" else 1e-12,
         )
         assert values.dtype == jnp.dtype(precision)
@@ -87,7 +91,7 @@ def test_variance_is_positive_at_short_times_and_settles(precision, ratio):
     subject = oscillator(1.0, 2 * ratio, 1.0, temperature=0.5)
     for t in (1e-3, 1e-2, 0.05):
         leading = 2 * 2 * ratio * 0.5 * t**3 / 3
-        value = float(subject.variance(f(t)))
+        value = float(variance(subject, f(t)))
         assert value == pytest.approx(leading, rel=0.3 if t > 0.02 else 0.1)
         if precision == "float64":
             _, exact = reference.oscillator_moments(1.0, 2 * ratio, 1.0, 0.5, 0.0, 0.0, t)
@@ -115,9 +119,7 @@ def test_regime(precision, mass, damping, name):
 
 def test_regime_codes_under_vmap(x64):
     dampings = jnp.array([3.0, 2.0, 1.0, -0.1])
-    codes = jax.vmap(lambda g: oscillator(1.0, 1.0, 1.0).__class__(f(1.0), g, f(1.0), f(0.8), f(0.2)).regime)(
-        dampings
-    )
+    codes = jax.vmap(lambda g: Oscillator(f(1.0), g, f(1.0), f(0.8), f(0.2)).regime)(dampings)
     assert len({int(c) for c in codes}) == 4
 
 
@@ -142,14 +144,14 @@ def test_period(x64):
     above = np.asarray(subject.mean(jnp.asarray(times))) > 0.8
     crossings = times[1:][above[1:] & ~above[:-1]]
     assert np.diff(crossings)[0] == pytest.approx(expected, abs=2e-3)
-    for damping in (2 * np.sqrt(2.0), 5.0):
-        assert float(oscillator(2.0, damping, 1.0).period) == np.inf or damping < 5.0
+    assert float(oscillator(2.0, 5.0, 1.0).period) == np.inf
     assert float(oscillator(0.0, 0.5, 1.0).period) == np.inf
 
 
 def test_without_damping_there_is_no_stationary_variance(precision):
     for damping in (-0.1, 0.0):
-        subject = oscillator(1.0, damping, 1.0, temperature=-0.5 if damping < 0 else 0.5)
+        subject = Oscillator(f(1.0), f(damping), f(1.0), f(0.8), f(0.2), f(0.3))
+        assert float(subject.temperature) == np.inf
         assert float(subject.stationary_variance) == np.inf
 
 
@@ -158,7 +160,7 @@ def test_overdamped_limit_is_the_single_exponential(x64):
     masses, errors = [4e-3, 2e-3, 1e-3], []
     times = jnp.linspace(0.5, 20.0, 40)
     for mass in masses:
-        exact = oscillator(mass, 1.0, 0.2).mean(times)
+        exact = mean(oscillator(mass, 1.0, 0.2), times)
         errors.append(float(jnp.abs(exact - (0.8 - 0.6 * jnp.exp(-0.2 * times))).max()))
     assert reference.slope(masses, errors) == pytest.approx(1.0, abs=0.05)
 
@@ -176,8 +178,8 @@ def test_linear_in_the_distance_and_indifferent_to_the_mass_scale(
 ):
     assume(abs(damping**2 - 4 * mass * stiffness) > 1e-3)
     times = jnp.linspace(0.0, 8.0, 9)
-    base = oscillator(mass, damping, stiffness).mean(times)
-    moved = oscillator(mass, damping, stiffness, plateau=0.8 + shift, initial_reward=0.2 + shift).mean(times)
+    base = mean(oscillator(mass, damping, stiffness), times)
+    moved = mean(oscillator(mass, damping, stiffness, plateau=0.8 + shift, initial_reward=0.2 + shift), times)
     np.testing.assert_allclose(moved, base + shift, atol=1e-9)
-    scaled = oscillator(scale * mass, scale * damping, scale * stiffness).mean(times)
+    scaled = mean(oscillator(scale * mass, scale * damping, scale * stiffness), times)
     np.testing.assert_allclose(scaled, base, atol=1e-9)

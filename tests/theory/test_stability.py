@@ -140,13 +140,24 @@ def test_past_the_threshold(precision):
     assert float(report.spectral_radius) > 1
 
 
-def test_passes_through_jit_and_grad(x64):
-    def margin(rate):
-        return stability(
-            Hyperparameters(learning_rate=rate, refresh_interval=4), Task(curvature=1.0, plateau=0.8)
-        ).margin
+def margin(rate):
+    hyperparameters = Hyperparameters(learning_rate=rate, refresh_interval=4)
+    return stability(hyperparameters, Task(curvature=1.0, plateau=0.8)).margin
 
-    rate = jnp.asarray(0.3)
-    assert float(jax.jit(margin)(rate)) == pytest.approx(float(margin(rate)), rel=1e-12)
+
+def test_passes_through_grad_and_vmap(x64):
     threshold = reference.critical_stiffness(0.9, 4)
-    assert float(jax.grad(margin)(rate)) == pytest.approx(-0.1 / threshold, rel=1e-8)
+    assert float(jax.grad(margin)(jnp.asarray(0.3))) == pytest.approx(-0.1 / threshold, rel=1e-8)
+    rates = jnp.asarray([0.3, 0.5])
+    np.testing.assert_allclose(jax.vmap(margin)(rates), 1 - 0.1 * np.asarray(rates) / threshold, rtol=1e-8)
+
+
+def test_passes_through_jit(x64):
+    """With the settings made inside, and with the settings as an argument."""
+    rate = jnp.asarray(0.3)
+    expected = 1 - 0.03 / reference.critical_stiffness(0.9, 4)
+    assert float(jax.jit(margin)(rate)) == pytest.approx(expected, rel=1e-8)
+    report = jax.jit(stability)(
+        Hyperparameters(learning_rate=rate, refresh_interval=4), Task(curvature=1.0, plateau=0.8)
+    )
+    assert float(report.margin) == pytest.approx(expected, rel=1e-8)
