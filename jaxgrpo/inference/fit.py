@@ -17,7 +17,7 @@ from jaxgrpo.inference.search import Mode, find_modes
 from jaxgrpo.inference.verdicts import verdicts
 from jaxgrpo.logs.run import Run
 from jaxgrpo.theory.forces import AbstractForce, Harmonic, MixedDifficulty, Softmax
-from jaxgrpo.theory.groups import gauss_hermite
+from jaxgrpo.theory.groups import normal_nodes
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.schedules import Schedule, tabulated
 from jaxgrpo.theory.task import Task
@@ -365,19 +365,8 @@ def _settings(runs, hyperparameters) -> tuple[tuple[Hyperparameters, ...], list[
 
 
 def _acting_run(run: Run, h: Hyperparameters) -> Run:
-    """The run with the times at which its logged policies acted under given hyperparameters."""
-    from jaxgrpo.logs.frameworks import optimizer_steps_per_row
-
-    known = run.hyperparameters
-    same = known is not None and all(
-        float(getattr(known, name)) == float(getattr(h, name)) for name in ("refresh_interval", "async_lag")
-    )
-    if same or len(run) == 0:
-        return run
-    unit = optimizer_steps_per_row(run.framework, h)
-    steps = (run.logged_steps - run.logged_steps[0]) * unit
-    late = float(h.async_lag) * float(h.refresh_interval)
-    return replace(run, steps=np.maximum(steps - late, 0.0), steps_per_row=unit)
+    """The run as its times are under given hyperparameters; as it is where they are its own."""
+    return run if run.hyperparameters is h else run.acting_under(h)
 
 
 def _fit_parts(runs, settings, model, bounds, notes) -> Fit:
@@ -446,7 +435,7 @@ def _fit_problems(problems: list[Problem], names: list[str], model: str, notes: 
             stacked = _stack([_stack(row) for row in specifications])
             observations = _stack([problems[i].observations for i in padded])
             with jax.enable_x64(True):
-                modes = jax.tree.map(np.asarray, find_modes(starts, stacked, observations, depth))
+                modes = find_modes(starts, stacked, observations, depth)
             for position, i in enumerate(chosen):
                 mode = Mode(*(leaf[position] for leaf in modes))
                 results[i] = _conclude(problems[i], specifications[position], mode, names, model, notes[i])
@@ -478,7 +467,7 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
 
     # Correlated residuals carry less information than their number: temper the likelihood by their correlation time,
     # as the model that leaves the least of it finds.
-    correlation = min((_lag_one(residuals[i]) for i in dynamic), default=0.0)
+    correlation = min(_lag_one(r) for r in residuals)
     correlation = float(np.clip(correlation, 0.0, 0.9))
     temper = (1.0 - correlation) / (1.0 + correlation)
     posteriors = [
@@ -590,7 +579,7 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
     initial = theta[..., m.START]
     if not model.harmonic:
         floor = theta[..., m.FLOOR]
-        nodes, weights = gauss_hermite(21)
+        nodes, weights = normal_nodes(21)
         spread = np.exp(theta[..., m.FORM]) if model.mixed else np.zeros_like(initial)
         share = _sigmoid(initial[..., None] + spread[..., None] * nodes) @ weights
         initial = floor + (plateau - floor) * share
@@ -600,7 +589,7 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
     if model.curve == m.DYNAMIC:
         curvature = rate * (1.0 - momentum) / (float(h.dampening) * eta)
         out["curvature"] = (curvature, m.RATE, "per unit of learning rate")
-    if model.harmonic and model.curve in (m.DYNAMIC, m.EXPONENTIAL):
+    if model.harmonic and (model.curve == m.DYNAMIC or model.name == "exponential"):
         lag = float(h.mean_lag) if model.curve == m.DYNAMIC else 0.0
         out["timescale"] = (np.maximum(1.0 / rate - lag, 0.0), m.RATE, "optimizer steps")
     if model.momentum == m.FREE_MOMENTUM:
@@ -609,7 +598,7 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
         out["spread"] = (np.exp(theta[..., m.FORM]), m.FORM, "logits")
     if not model.harmonic and spec.free[m.FLOOR]:
         out["floor"] = (scale.to_reward(theta[..., m.FLOOR]), m.FLOOR, "reward")
-    if model.curve in (m.SIGMOID, m.POWER):
+    if model.curve in (m.SIGMOID, m.POWER) and m.FORM in model.free:
         out["exponent"] = (np.exp(theta[..., m.FORM]), m.FORM, "")
     if spec.free[m.EXPONENT]:
         out["learning_rate_exponent"] = (np.exp(theta[..., m.EXPONENT]), m.EXPONENT, "")

@@ -25,7 +25,7 @@ START, PLATEAU, RATE, FORM, FLOOR, OBSERVATION, PROCESS, EXPONENT = range(len(PA
 # What the form parameter is depends on the model: inertial time, spread of difficulty, or exponent of a baseline.
 
 # How the expected reward is made from time.
-DYNAMIC, EXPONENTIAL, SIGMOID, POWER, CONSTANT = range(5)
+DYNAMIC, POWER, SIGMOID, CONSTANT = range(4)
 # Whose momentum moves the coordinates.
 NO_MOMENTUM, FREE_MOMENTUM, OPTIMIZER_MOMENTUM = range(3)
 
@@ -38,7 +38,7 @@ class Model:
         name: Public name.
         title: What to call it in a table.
         free: Mean parameters that are estimated.
-        curve: One of DYNAMIC, EXPONENTIAL, SIGMOID, POWER, CONSTANT.
+        curve: one of DYNAMIC, POWER, SIGMOID, CONSTANT.
         momentum: One of NO_MOMENTUM, FREE_MOMENTUM, OPTIMIZER_MOMENTUM.
         harmonic: Whether the force is harmonic (otherwise softmax).
         normalisation: `"std"` or `"mean"` for the softmax forces.
@@ -90,7 +90,7 @@ MODELS: dict[str, Model] = {
             normalisation="mean",
             mixed=True,
         ),
-        Model("exponential", "single exponential", _HARMONIC, curve=EXPONENTIAL, baseline=True),
+        Model("exponential", "single exponential", _HARMONIC, curve=POWER, baseline=True),
         Model("sigmoid", "ScaleRL sigmoid", (*_HARMONIC, FORM), curve=SIGMOID, baseline=True),
         Model("power_law", "power law", (*_HARMONIC, FORM), curve=POWER, baseline=True),
         Model("constant", "no trend", (PLATEAU,), curve=CONSTANT, baseline=True),
@@ -157,13 +157,16 @@ def specify(model: Model, problem: Problem) -> Specification:
     centre[RATE], spread[RATE] = np.log(4.0), 1.5
     if not model.harmonic:
         # A logit's excursion over a run, at the peak force, is what the rate counts there.
-        centre[RATE] = np.log(12.0)
+        centre[RATE], spread[RATE] = np.log(30.0), 2.0
     if model.momentum == FREE_MOMENTUM:
         centre[FORM], spread[FORM] = np.log(momentum / (1.0 - momentum)), 1.5
     elif model.mixed:
         centre[FORM], spread[FORM] = np.log(1.5), 0.7
-    else:
+    elif FORM in model.free:
         centre[FORM], spread[FORM] = 0.3, 0.7
+    else:
+        # The power law with a large exponent is the exponential.
+        centre[FORM] = 9.0
     centre[OBSERVATION], spread[OBSERVATION] = np.log(problem.noise), 0.7
     centre[PROCESS], spread[PROCESS] = 0.0, 1.0
     centre[EXPONENT], spread[EXPONENT] = 0.0, 0.5

@@ -12,7 +12,7 @@ from jaxgrpo.theory.groups import expected_std
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 
 # Grids are padded to one of these lengths; a longer run is summarised on a coarser grid.
-GRID_LENGTHS = (64, 128, 256, 512, 1024)
+GRID_LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 # Range and size of the table of softmax forces: linear interpolation is good to 1e-5 of their peak.
 FORCE_REACH, FORCE_POINTS = 16.0, 1025
 # With fewer points than this a fit says nothing.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxgrpo.inference.models import Specification
@@ -132,30 +133,55 @@ class _Climb(NamedTuple):
 
 
 @eqx.filter_jit
-def find_modes(
-    starts: Float[Array, "problems models starts parameters"],
+def climb(
+    starts: Float[Array, "problems models parameters"],
     specifications: Specification,
     observations: Observations,
     depth: int,
-    max_steps: int = 40,
+    max_steps: Int[Array, ""],
 ) -> Mode:
-    """The posterior's modes of several problems of one shape: from every start, for every model.
+    """Climb the posterior of several problems of one shape, from one start for every model.
 
     Args:
         starts: Where the searches start.
         specifications: Leading axes problems and models.
         observations: Leading axis problems (before that of the runs).
         depth: Largest async lag in cycles, static.
-        max_steps: Most evaluations of a search.
+        max_steps: Most evaluations of a search; traced, so that short and long searches are one program.
 
     Returns:
-        The best mode of each model, leading axes problems and models.
+        Where each search ended, leading axes problems and models.
     """
+    single = lambda start, specification, data: score(start, specification, data, depth, max_steps)
+    return jax.vmap(jax.vmap(single, in_axes=(0, 0, None)))(starts, specifications, observations)
 
-    def best(starts, specification, observations):
-        modes = jax.vmap(lambda s: score(s, specification, observations, depth, max_steps))(starts)
-        first = jnp.argmin(modes.objective)
-        return jax.tree.map(lambda leaf: leaf[first], modes)
 
-    per_model = jax.vmap(best, in_axes=(0, 0, None))
-    return jax.vmap(per_model)(starts, specifications, observations)
+def find_modes(
+    starts: Float[np.ndarray, "problems models starts parameters"],
+    specifications: Specification,
+    observations: Observations,
+    depth: int,
+    short: int = 8,
+    long: int = 60,
+) -> Mode:
+    """The posterior's modes: short searches from every start, a long one from where the best of them ended.
+
+    Args:
+        starts: Where the searches start.
+        specifications: Leading axes problems and models.
+        observations: Leading axis problems (before that of the runs).
+        depth: Largest async lag in cycles.
+        short: Evaluations of each short search.
+        long: Most evaluations of the long one.
+
+    Returns:
+        One mode for every problem and model, as NumPy arrays.
+    """
+    steps = jnp.asarray(short)
+    tried = [climb(starts[:, :, i], specifications, observations, depth, steps) for i in range(starts.shape[2])]
+    objective = np.stack([np.asarray(mode.objective) for mode in tried])
+    parameters = np.stack([np.asarray(mode.parameters) for mode in tried])
+    best = np.argmin(objective, axis=0)
+    start = np.take_along_axis(parameters, best[None, :, :, None], axis=0)[0]
+    mode = climb(start, specifications, observations, depth, jnp.asarray(long))
+    return jax.tree.map(np.asarray, mode)

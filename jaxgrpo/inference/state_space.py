@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxgrpo.inference import models
 from jaxgrpo.inference.models import Specification
 from jaxgrpo.inference.problem import FORCE_POINTS, FORCE_REACH, Observations
-from jaxgrpo.theory.groups import gauss_hermite
+from jaxgrpo.theory.groups import normal_nodes
 
 NODES = 21
 Parameters = Float[Array, " parameters"]
@@ -29,6 +29,7 @@ class Course(NamedTuple):
 
     reward: Float[Array, " cycles"]
     stiffness: Float[Array, " cycles"]
+    readout: Float[Array, " cycles"]
     jolt: Float[Array, " cycles"]
 
 
@@ -93,7 +94,7 @@ def course(
     plateau = plateau_of(parameters, specification)
     floor = jnp.where(harmonic, 0.0, parameters[models.FLOOR])
     height = jnp.where(harmonic, 1.0, plateau - floor)
-    x, w = (jnp.asarray(v, dtype) for v in gauss_hermite(NODES))
+    x, w = (jnp.asarray(v, dtype) for v in normal_nodes(NODES))
     spread = jnp.where(specification.mixed, jnp.exp(parameters[models.FORM]), 0.0)
     z0 = parameters[models.START] + spread * x
     table = jnp.where(specification.std_normalised, observations.force[0], observations.force[1])
@@ -127,36 +128,32 @@ def course(
     slope = jnp.sum(weight * power * (2.0 * p - 1.0), axis=1) / total
     reached = jnp.sum(w[None, :] * jnp.where(harmonic, z, p), axis=1)
     time = interval * (jnp.cumsum(factor) - factor[0])
-    closed, relaxation = _closed_form(parameters, specification, time, rate, plateau)
+    closed = _closed_form(parameters, specification, time, rate, plateau)
     is_dynamic = specification.curve == models.DYNAMIC
     # Force noise moves the logits, and through them the reward the less the nearer it is to its bounds.
-    agility = jnp.where(specification.std_normalised, 0.125, 0.096) * 4.0 * total
+    agility = jnp.where(specification.std_normalised, 0.125, 0.096) * 4.0 / (jnp.abs(height) + 1e-6)
     return Course(
         reward=jnp.where(is_dynamic, floor + height * reached, closed),
-        stiffness=jnp.where(is_dynamic, gain * jnp.where(harmonic, 1.0, slope), relaxation),
-        jolt=jnp.where(is_dynamic, rate * factor * jnp.where(harmonic, 1.0, agility), relaxation),
+        stiffness=gain * jnp.where(harmonic, 1.0, slope),
+        readout=jnp.where(harmonic, 1.0, height * total),
+        jolt=jnp.where(is_dynamic, rate * factor * jnp.where(harmonic, 1.0, agility), 0.0),
     )
 
 
 def _closed_form(parameters, specification, time, rate, plateau):
-    """The baselines, as functions of learning-rate time, and their local rates of relaxation per step."""
+    """The baselines, as functions of learning-rate time.
+
+    Power law $(1 + \\lambda t/\\alpha)^{-\\alpha}$, which is the exponential for large $\\alpha$, and ScaleRL's sigmoid
+    $1/(1 + (\\lambda t)^B)$, of what is left to the plateau.
+    """
     start = parameters[models.START]
     shape = jnp.exp(parameters[models.FORM])
     kind = specification.curve
-    scaled = rate * time + 1e-9
-    grown = jnp.exp(jnp.minimum(shape * jnp.log(scaled), 200.0))
-    left = jnp.where(
-        kind == models.EXPONENTIAL,
-        jnp.exp(-jnp.minimum(scaled, 200.0)),
-        jnp.where(kind == models.SIGMOID, 1.0 / (1.0 + grown), jnp.exp(-shape * jnp.log1p(scaled))),
-    )
-    relaxation = jnp.where(
-        kind == models.EXPONENTIAL,
-        1.0,
-        shape * jnp.where(kind == models.SIGMOID, grown / (1.0 + grown), 1.0) / (1.0 + scaled),
-    )
-    none = kind == models.CONSTANT
-    return plateau + jnp.where(none, 0.0, (start - plateau) * left), jnp.where(none, 0.0, rate * relaxation)
+    scaled = rate * time
+    power = jnp.exp(-shape * jnp.log1p(scaled / shape))
+    sigmoid = jax.nn.sigmoid(-shape * jnp.log(scaled + 1e-9))
+    left = jnp.where(kind == models.SIGMOID, sigmoid, jnp.where(kind == models.CONSTANT, 0.0, power))
+    return plateau + (start - plateau) * left
 
 
 class Innovations(NamedTuple):
@@ -195,15 +192,15 @@ def innovations(
 
     def update(carry, inputs):
         e, u, p_ee, p_eu, p_uu = carry
-        y, count, mean, fall, push, q = inputs
+        y, count, mean, fall, push, r, q = inputs
         seen = (count > 0).astype(y.dtype)
-        variance = p_ee + observed / jnp.maximum(count, 1.0)
-        error = y - mean - e
-        gain_e, gain_u = seen * p_ee / variance, seen * p_eu / variance
+        variance = r * r * p_ee + observed / jnp.maximum(count, 1.0)
+        error = y - mean - r * e
+        gain_e, gain_u = seen * r * p_ee / variance, seen * r * p_eu / variance
         e, u = e + gain_e * error, u + gain_u * error
-        p_uu = p_uu - gain_u * p_eu
-        p_eu = p_eu - gain_e * p_eu
-        p_ee = p_ee - gain_e * p_ee
+        p_uu = p_uu - gain_u * r * p_eu
+        p_eu = p_eu - gain_e * r * p_eu
+        p_ee = p_ee - gain_e * r * p_ee
         m00, m10 = 1.0 - fall, -push
         a_ee, a_eu = m00 * p_ee + m01 * p_eu, m00 * p_eu + m01 * p_uu
         b_ee, b_eu = m10 * p_ee + m11 * p_eu, m10 * p_eu + m11 * p_uu
@@ -217,6 +214,6 @@ def innovations(
         return state, (error, variance)
 
     zero = jnp.zeros((), parameters.dtype)
-    inputs = (observations.reward, observations.count, path.reward, falls, pushes, added)
+    inputs = (observations.reward, observations.count, path.reward, falls, pushes, path.readout, added)
     _, (error, variance) = jax.lax.scan(update, (zero,) * 5, inputs)
     return Innovations(error, variance, path.reward)

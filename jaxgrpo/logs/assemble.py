@@ -104,6 +104,7 @@ def assemble(table: Table, label: str, path: Path | None, options: Options) -> l
                 settings=table.settings,
                 hyperparameters=hyperparameters,
                 steps_per_row=steps_per_row,
+                row_is_rollout=table.counts != "optimizer" and options.steps_per_row is None,
                 path=path,
             )
         )
@@ -214,6 +215,7 @@ def _run(
     settings: Mapping[str, Any],
     hyperparameters: Hyperparameters | None,
     steps_per_row: float,
+    row_is_rollout: bool,
     path: Path | None,
 ) -> Run:
     """One run from the rows of one segment."""
@@ -236,7 +238,7 @@ def _run(
                 f"{lost} held-out values ({held_out}) are at steps without a training reward and left out"
             )
     taken = {roles.reward, roles.step, *roles.channels.values(), *roles.parts.values()}
-    return Run(
+    run = Run(
         steps=(logged - logged[0]) * steps_per_row,
         logged_steps=logged,
         reward=merged[roles.reward],
@@ -250,7 +252,10 @@ def _run(
         path=path,
         warnings=tuple(dict.fromkeys(" ".join(note.split()) for note in notes)),
         steps_per_row=steps_per_row,
+        row_is_rollout=row_is_rollout,
     )
+    late = hyperparameters is not None and float(np.max(np.asarray(hyperparameters.async_lag))) > 0
+    return run.acting_under(hyperparameters) if late and hyperparameters is not None else run
 
 
 def _interpret(

@@ -49,6 +49,7 @@ class Run:
         path: Where the log was read from.
         warnings: One line for each decision that was taken while reading.
         steps_per_row: Optimizer steps between two consecutive units of `logged_steps`.
+        row_is_rollout: Whether one unit of `logged_steps` is one set of rollouts, that is K optimizer steps.
     """
 
     steps: Float64[np.ndarray, " n"]
@@ -64,6 +65,7 @@ class Run:
     path: Path | None = None
     warnings: tuple[str, ...] = ()
     steps_per_row: float = 1.0
+    row_is_rollout: bool = False
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -107,3 +109,23 @@ class Run:
             parts={name: values[rows] for name, values in self.parts.items()},
             extra={name: values[rows] for name, values in self.extra.items()},
         )
+
+    def acting_under(self, hyperparameters: Hyperparameters) -> "Run":
+        """The run with its times as they are under other hyperparameters.
+
+        A row that is one set of rollouts takes K optimizer steps, and its reward was earned by the policy of d sets of
+        rollouts before it.
+
+        Args:
+            hyperparameters: The settings to count steps by.
+
+        Returns:
+            The run with `hyperparameters`, and `steps` counted by them.
+        """
+        if len(self) == 0:
+            return replace(self, hyperparameters=hyperparameters)
+        interval = float(f"{float(hyperparameters.refresh_interval):.6g}")
+        unit = interval if self.row_is_rollout else self.steps_per_row
+        late = float(hyperparameters.async_lag) * interval
+        steps = np.maximum((self.logged_steps - self.logged_steps[0]) * unit - late, 0.0)
+        return replace(self, hyperparameters=hyperparameters, steps=steps, steps_per_row=unit)

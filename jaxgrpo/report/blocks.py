@@ -46,7 +46,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-        title: Its heading.
+        title: Its heading, of one line or several.
         align: Numbers to the right, words to the left.
         wraps: Whether its cells may be broken into several lines.
         expendable: Columns of the highest number are the first to be left out where there is no room; those

@@ -36,15 +36,14 @@ def number(value: float | None, digits: int = 3, infinite: str = "infinite") -> 
     if float(value).is_integer():
         return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.0f}"
     decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    text = f"{rounded:.{decimals}f}"
-    return text
+    return f"{rounded:.{decimals}f}"
 
 
 def setting(value: float) -> str:
     """A setting as it was typed: all the digits that it means, and no others."""
     if math.isfinite(value) and float(value).is_integer() and abs(value) < 1e6:
         return f"{value:.0f}"
-    return _tidy_exponent(f"{value:.6g}")
+    return _tidy_exponent(f"{value:.6g}" if abs(value) >= 1e-2 else f"{value:.5e}")
 
 
 def interval(lower: float, upper: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxgrpo.report.blocks import Block, Bullets, Column, Heading, Pairs, Paragraph, Table, Title
 
-_GAP = "  "
+_GAP = 2
 # Cells that may wrap are not squeezed below this width as long as columns can be left out instead.
 _NARROWEST = 16
 _ASCII = {
@@ -83,26 +83,31 @@ def _wrap(text: str, width: int, indent: str = "", first: str | None = None) -> 
         max(width, 8),
         initial_indent=indent if first is None else first,
         subsequent_indent=indent,
-        break_on_hyphens=True,
+        break_on_hyphens=False,
     ) or [""]
 
 
-def _layout(table: Table, width: int) -> tuple[list[int], list[int]]:
-    """Indices and widths of the columns that fit."""
+def _layout(table: Table, width: int) -> tuple[list[int], list[int], int]:
+    """Indices and widths of the columns that fit, and the gap between them."""
     kept = list(range(len(table.columns)))
     while True:
         widths = [
-            max([display_width(table.columns[i].title), *(display_width(row[i]) for row in table.rows)])
+            max(
+                [
+                    *(display_width(line) for line in table.columns[i].title.split("\n")),
+                    *(display_width(row[i]) for row in table.rows),
+                ]
+            )
             for i in kept
         ]
-        room = width - len(_GAP) * (len(kept) - 1)
+        room = width - _GAP * (len(kept) - 1)
         flexible = [p for p, i in enumerate(kept) if table.columns[i].wraps]
         while sum(widths) > room and any(widths[p] > _NARROWEST for p in flexible):
             widest = max(flexible, key=lambda p: widths[p])
             widths[widest] -= 1
         expendable = max((table.columns[i].expendable for i in kept), default=0)
         if sum(widths) <= room or not expendable:
-            return kept, widths
+            return kept, widths, _GAP if sum(widths) <= room else 1
         # The last of the most expendable ones goes first.
         kept.remove(max(i for i in kept if table.columns[i].expendable == expendable))
 
@@ -124,16 +129,19 @@ def table_lines(table: Table, width: int) -> list[str]:
         The lines.
     """
     margin = 2 if table.marks else 0
-    kept, widths = _layout(table, width - margin)
+    kept, widths, gap = _layout(table, width - margin)
     columns = [table.columns[i] for i in kept]
 
     def join(cells: Sequence[str], mark: str) -> str:
         padded = [_pad(c, w, column.align) for c, w, column in zip(cells, widths, columns, strict=True)]
-        return (mark + _GAP.join(padded)).rstrip()
+        return (mark + (" " * gap).join(padded)).rstrip()
 
     blank = " " * margin
-    lines = [join([column.title for column in columns], blank)]
-    lines.append(blank + "─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
+    titles = [column.title.split("\n") for column in columns]
+    deepest = max(len(title) for title in titles)
+    titles = [[""] * (deepest - len(title)) + title for title in titles]
+    lines = [join([title[line] for title in titles], blank) for line in range(deepest)]
+    lines.append(blank + "─" * (sum(widths) + gap * (len(widths) - 1)))
     for index, row in enumerate(table.rows):
         cells = [_cell(row[i], column, w) for i, column, w in zip(kept, columns, widths, strict=True)]
         for line in range(max(len(cell) for cell in cells)):
@@ -144,10 +152,10 @@ def table_lines(table: Table, width: int) -> list[str]:
 
 def _pair_lines(block: Pairs, width: int) -> list[str]:
     left = max((display_width(name) for name, _ in block.rows), default=0)
-    indent = " " * (left + len(_GAP))
+    indent = " " * (left + _GAP)
     lines = []
     for name, value in block.rows:
-        lines += _wrap(value, width, indent, _pad(name, left, "left") + _GAP)
+        lines += _wrap(value, width, indent, _pad(name, left + _GAP, "left"))
     return lines
 
 

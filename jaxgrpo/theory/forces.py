@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgrpo.theory.groups import Normalisation, force_factor, gauss_hermite
+from jaxgrpo.theory.groups import Normalisation, force_factor, normal_nodes
 from jaxgrpo.theory.hyperparameters import as_float_leaf, is_concrete
 
 Drive = Callable[[Float[Array, " nodes"]], Float[Array, " nodes"]]
@@ -179,14 +179,14 @@ class Softmax(AbstractForce):
 class MixedDifficulty(AbstractForce):
     r"""Prompts of mixed difficulty: logits $z_i \sim N(z_0, s_0^2)$ at the start, each pushed by its own softmax force.
 
-    $R = f + (R^* - f)\,E[\sigma(z_i)]$ over Gauss-Hermite nodes. Easy prompts saturate while hard ones have hardly begun,
+    $R = f + (R^* - f)\,E[\sigma(z_i)]$ over quadrature nodes. Easy prompts saturate while hard ones have hardly begun,
     which bends the curve and lengthens its tail.
 
     Args:
         spread: Standard deviation $s_0$ of the prompts' logits at the start.
         normalisation: `"std"` or `"mean"`.
         floor: Reward $f$ of a failed completion.
-        nodes: Gauss-Hermite nodes.
+        nodes: quadrature nodes.
     """
 
     spread: Float[Array, ""] = eqx.field(converter=as_float_leaf)
@@ -201,7 +201,7 @@ class MixedDifficulty(AbstractForce):
 
     def initial_state(self, initial_reward, plateau):
         """Logits of the nodes, centred so that their mean reward is the initial one."""
-        x, weights = gauss_hermite(self.nodes)
+        x, weights = normal_nodes(self.nodes)
         share = jnp.asarray((initial_reward - self.floor) / (plateau - self.floor))
         tiny = 1e-12 if share.dtype == jnp.float64 else 1e-6
         share = jnp.clip(share, tiny, 1.0 - tiny)
@@ -210,7 +210,7 @@ class MixedDifficulty(AbstractForce):
 
     def reward(self, state, plateau):
         """$f + (R^* - f) E[\\sigma(z_i)]$."""
-        weights = jnp.asarray(gauss_hermite(self.nodes)[1], state.dtype)
+        weights = jnp.asarray(normal_nodes(self.nodes)[1], state.dtype)
         return self.floor + (plateau - self.floor) * jnp.sum(weights * jax.nn.sigmoid(state))
 
     def bind(self, plateau, group_size, dtype):

@@ -1,0 +1,446 @@
+"""The command `jaxgrpo`: options in, exit code out.
+
+Only the standard library is imported here, so that help and mistyped options answer at once; the work is in
+`jaxgrpo.report.jobs`, imported once the command line is known to be good.
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+FINE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
+
+_MOST_VALUES = 200
+_FORCES = ("harmonic", "softmax", "mixed")
+
+
+class UsageError(Exception):
+    """A command line that cannot be carried out; the message is one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage before it."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = _number(text)
+    if value < 1 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(value)
+
+
+def _values(text: str) -> list[float]:
+    """Numbers separated by commas, and ranges such as `1e-6:1e-5:log5` or `1:16:lin4`."""
+    values: list[float] = []
+    for part in text.split(","):
+        ends = part.split(":")
+        if len(ends) == 1:
+            values.append(_number(part))
+            continue
+        if len(ends) != 3 or ends[2][:3] not in ("log", "lin"):
+            raise argparse.ArgumentTypeError(f"{part!r} is no range; write LOW:HIGH:logN or LOW:HIGH:linN")
+        low, high, count = _number(ends[0]), _number(ends[1]), _whole(ends[2][3:])
+        if count > _MOST_VALUES:
+            raise argparse.ArgumentTypeError(f"{part!r} has {count} values; {_MOST_VALUES} are allowed")
+        logarithmic = ends[2].startswith("log")
+        if logarithmic and (low <= 0 or high <= 0):
+            raise argparse.ArgumentTypeError(f"{part!r}: the ends of a logarithmic range must be above 0")
+        shares = [i / max(count - 1, 1) for i in range(1, count - 1)]
+        between = [low * (high / low) ** x if logarithmic else low + x * (high - low) for x in shares]
+        # Three digits are what a person would type; the ends stay as they were typed.
+        values += [low, *(float(f"{x:.3g}") for x in between), *([high] if count > 1 else [])]
+    return values
+
+
+def _bounds(text: str) -> tuple[float, float] | str | None:
+    if text in ("none", "auto"):
+        return None if text == "none" else text
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither LOW,HIGH nor none nor auto")
+    low, high = (_number(part) for part in parts)
+    if low >= high:
+        raise argparse.ArgumentTypeError(f"{text!r}: the lower bound must be below the upper one")
+    return low, high
+
+
+def _mapping(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=THEIRS")
+    return name, value
+
+
+def _setting(text: str) -> tuple[str, float | str]:
+    name, value = _mapping(text)
+    name = name.replace("-", "_")
+    return name, value if name == "convention" else _number(value)
+
+
+SETTINGS = {
+    "learning_rate": ("RATE", "the optimizer's (peak) learning rate"),
+    "momentum": ("MU", "momentum, or Adam's beta1"),
+    "group_size": ("G", "completions per prompt"),
+    "refresh_interval": ("K", "optimizer steps on one set of rollouts"),
+    "prompts_per_step": ("B", "prompts per optimizer step"),
+    "epochs_per_rollout": ("I", "passes over the same mini-batches"),
+    "async_lag": ("D", "further rollout sets by which the sampler trails"),
+    "staleness": ("RHO", "part of the lag left uncorrected: 1 all of it, 0 none"),
+}
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _reading() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("reading the log")
+    group.add_argument("--framework", metavar="NAME", help="what wrote the log, where it is not recognised")
+    group.add_argument("--config", metavar="FILE", help="the framework's configuration, for the hyperparameters")
+    group.add_argument(
+        "--column",
+        metavar="NAME=THEIRS",
+        type=_mapping,
+        action="append",
+        default=[],
+        help="which column plays which part, such as reward=my_score or step=iteration; repeatable",
+    )
+    group.add_argument("--reward", metavar="COLUMN", help="short for --column reward=COLUMN")
+    group.add_argument("--segment", metavar="WHICH", help="longest, first, last, all, or a number from 1")
+    group.add_argument("--run", metavar="NAME", help="one of several runs in a file or folder")
+    group.add_argument(
+        "--steps-per-row", metavar="N", type=_number, help="optimizer steps to one step of the log"
+    )
+    return parser
+
+
+def _settings(several: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    if several:
+        title = "hyperparameters to predict for (each: one value, several as 1e-6,3e-6, or a range as 1e-6:1e-5:log5)"
+    else:
+        title = "hyperparameters (override what the log and --config say)"
+    group = parser.add_argument_group(title)
+    for name, (metavar, words) in SETTINGS.items():
+        group.add_argument(_option(name), metavar=metavar, type=_values if several else _number, help=words)
+    group.add_argument(
+        "--convention", choices=("ema", "heavy_ball"), help="momentum: ema as in Adam, or heavy_ball"
+    )
+    return parser
+
+
+def _fitting() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("fitting")
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        default="auto",
+        help="auto, first_order, second_order, softmax_std, softmax_mean, mixed_std or mixed_mean",
+    )
+    group.add_argument(
+        "--bounds",
+        metavar="LOW,HIGH",
+        type=_bounds,
+        default="auto",
+        help="lowest and highest possible reward, or none (write --bounds=-1,1 for negative numbers)",
+    )
+    group.add_argument(
+        "--sharpness", metavar="S", type=_number, help="top curvature, if it was measured; decides stability"
+    )
+    return parser
+
+
+def _output() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("output")
+    group.add_argument("--plot", metavar="FILE", help="write a picture (.png, .pdf or .svg)")
+    group.add_argument("--html", metavar="FILE", help="write a self-contained page with table and picture")
+    group.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write JSON; to standard output, and nothing else there, if no file is named",
+    )
+    return parser
+
+
+_LOG = "a log: a file, a folder, a gzip, or - for standard input"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="jaxgrpo",
+        description="Predict GRPO training dynamics from the logs you already have.",
+        epilog="Start with: jaxgrpo demo, then: jaxgrpo fit LOG --plot fit.png",
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    read = commands.add_parser(
+        "read",
+        parents=[_reading(), _settings(several=False), _output()],
+        help="show what is read of logs",
+        description="Show what is read of logs: points, steps, hyperparameters and where they came from.",
+    )
+    read.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
+
+    fit = commands.add_parser(
+        "fit",
+        parents=[_reading(), _settings(several=False), _fitting(), _output()],
+        help="fit the dynamics to logs",
+        description="Fit the dynamics to a log and say what drove the run; several logs are fitted one by one.",
+        epilog="example: jaxgrpo fit trainer_state.json --config grpo.yaml --plot fit.png",
+    )
+    fit.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
+    how = fit.add_mutually_exclusive_group()
+    how.add_argument("--joint", action="store_true", help="fit all logs jointly, as runs of one task")
+    how.add_argument("--parts", action="store_true", help="fit the reward's parts one by one and sum them")
+
+    predict = commands.add_parser(
+        "predict",
+        parents=[_reading(), _settings(several=True), _fitting(), _output()],
+        help="predict the same task under other hyperparameters",
+        description="Fit a log and predict its task under other hyperparameters; or, without a log, a task\n"
+        "that is given by --curvature, --plateau and --initial-reward.",
+        epilog="examples: jaxgrpo predict trainer_state.json --learning-rate 1e-6:1e-5:log5 --plot rates.png\n"
+        "          jaxgrpo predict --curvature 2e4 --plateau 0.8 --learning-rate 1e-6 --steps 300",
+    )
+    predict.add_argument("logs", metavar="LOG", nargs="?", help=_LOG)
+    predict.add_argument(
+        "--steps", metavar="N", type=_whole, help="optimizer steps to predict (as many as the log has)"
+    )
+    predict.add_argument(
+        "--log-setting",
+        metavar="NAME=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="a hyperparameter of the run that wrote the log, such as group_size=16; repeatable",
+    )
+    task = predict.add_argument_group("the task, where there is no log")
+    task.add_argument("--curvature", metavar="KAPPA", type=_number, help="slope of the force per learning rate")
+    task.add_argument("--plateau", metavar="R", type=_number, help="reward that the run settles at")
+    task.add_argument("--initial-reward", metavar="R", type=_number, help="reward at the start (0)")
+    task.add_argument(
+        "--rollout-noise", metavar="S", type=_number, help="standard deviation of one rollout's force (0)"
+    )
+    task.add_argument("--force", choices=_FORCES, help="shape of the force (harmonic)")
+    task.add_argument("--normalisation", choices=("std", "mean"), help="advantage of the softmax forces (std)")
+    task.add_argument("--floor", metavar="R", type=_number, help="reward of a failed completion (0)")
+    task.add_argument("--spread", metavar="S", type=_number, help="spread of difficulty in logits (mixed)")
+
+    demo = commands.add_parser(
+        "demo",
+        parents=[_output()],
+        help="fit a log that ships with the package",
+        description="Fit a log that ships with the package (a small TRL run) and draw the picture\n"
+        "jaxgrpo-demo.png in the current folder.",
+    )
+    del demo
+    return parser
+
+
+TASK_OPTIONS = (
+    "curvature",
+    "plateau",
+    "initial_reward",
+    "rollout_noise",
+    "force",
+    "normalisation",
+    "floor",
+    "spread",
+)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what the parser cannot see: options that do not go together, and outputs that would destroy something."""
+    if arguments.command == "predict":
+        given = [name for name in TASK_OPTIONS if getattr(arguments, name) is not None]
+        if arguments.logs is not None and given:
+            raise UsageError(f"{_option(given[0])} describes a task without a log; leave out either it or the log")
+        if arguments.logs is None:
+            hint = _swallowed(arguments)
+            if not given:
+                raise UsageError(f"predict needs a LOG, or --curvature, --plateau and --learning-rate{hint}")
+            for name in ("curvature", "plateau", "learning_rate", "steps"):
+                if getattr(arguments, name) is None:
+                    raise UsageError(f"without a log predict needs {_option(name)} as well{hint}")
+            if arguments.force == "mixed" and arguments.spread is None:
+                raise UsageError("--force mixed needs --spread, the spread of difficulty in logits")
+            if arguments.spread is not None and arguments.force != "mixed":
+                raise UsageError("--spread goes with --force mixed only")
+            reading = ("framework", "config", "reward", "segment", "run", "steps_per_row")
+            for name in (*reading, *(["column"] if arguments.column else [])):
+                if getattr(arguments, name) is not None:
+                    raise UsageError(f"{_option(name)} is about a log, and there is none")
+        count = 1
+        for name in SETTINGS:
+            count *= len(getattr(arguments, name) or [None])
+        if count > _MOST_VALUES:
+            raise UsageError(f"these are {count} combinations; at most {_MOST_VALUES} are predicted at once")
+        if arguments.segment == "all":
+            raise UsageError("--segment all gives several runs; predict needs one")
+    _check_outputs(arguments)
+
+
+def _swallowed(arguments: argparse.Namespace) -> str:
+    """A hint where --json has taken the log's path for its file."""
+    named = arguments.json not in (None, "-")
+    return f"; --json took {arguments.json!r} as its FILE, so put LOG before --json" if named else ""
+
+
+def _inputs(arguments: argparse.Namespace) -> list[Path]:
+    logs = getattr(arguments, "logs", None) or []
+    named = [logs] if isinstance(logs, str) else list(logs)
+    if getattr(arguments, "config", None):
+        named.append(arguments.config)
+    return [Path(name) for name in named if name != "-"]
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    outputs = {"--plot": arguments.plot, "--html": arguments.html, "--json": arguments.json}
+    outputs = {option: Path(name) for option, name in outputs.items() if name is not None}
+    if outputs.get("--json") == Path("-"):
+        del outputs["--json"]
+    inputs = _inputs(arguments)
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path.is_dir():
+            raise UsageError(f"{option} {path}: is a folder; name a file")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no folder {path.parent}")
+        resolved = path.resolve()
+        if resolved in seen:
+            raise UsageError(f"{option} {path}: is also the file of {seen[resolved]}")
+        seen[resolved] = option
+        for source in inputs:
+            own = source.resolve()
+            if resolved == own or (path.exists() and own in resolved.parents):
+                raise UsageError(f"{option} {path}: is one of the inputs, which are never overwritten")
+            if path.exists() and source.exists() and os.path.samefile(path, source):
+                raise UsageError(f"{option} {path}: is one of the inputs, which are never overwritten")
+    picture = outputs.get("--plot")
+    if picture is not None and picture.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"--plot {picture}: the name must end in .png, .pdf or .svg")
+    # `--json LOG` with a forgotten FILE would otherwise replace a log.
+    table = outputs.get("--json")
+    if table is not None and table.exists() and not _is_own_json(table):
+        raise UsageError(
+            f"--json {table}: exists and was not written by jaxgrpo, so it is left alone; name another file"
+        )
+
+
+def _is_own_json(path: Path) -> bool:
+    """Whether an existing file is empty or was written by an earlier --json."""
+    with path.open("rb") as file:
+        start = file.read(64).decode("utf-8", "replace")
+    return not start.strip() or "".join(start.split()).startswith('{"jaxgrpo":')
+
+
+def prepare_jax() -> None:
+    """Double precision, a compilation cache that outlives the process, and no grip on a busy accelerator.
+
+    Only the command does this; the library leaves JAX as it finds it. Fits of single runs are small: they run on the CPU
+    unless JAX_PLATFORMS says otherwise, so that a GPU in use for training is not touched.
+    """
+    if "jax" not in sys.modules:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~")) / ".cache"
+    folder = base / "jaxgrpo" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK | os.X_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror or 'cannot be used'}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str) -> int:
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
+    # A name from a log may hold anything; a terminal must get none of its control characters.
+    safe = "".join(c if c.isprintable() else "?" for c in message)
+    sys.stderr.write(f"jaxgrpo: error: {safe.encode(encoding, 'replace').decode(encoding)}\n")
+    return BAD_INPUT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: Its arguments; those of the process by default.
+
+    Returns:
+        The exit code: 0 fine, 2 bad input.
+    """
+    from jaxgrpo.errors import JaxgrpoError
+
+    try:
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
+        if arguments.version:
+            from importlib.metadata import version
+
+            print(f"jaxgrpo {version('jaxgrpo')}")
+            return FINE
+        if arguments.command is None:
+            parser.print_help()
+            return FINE
+        _check(arguments)
+        prepare_jax()
+        from jaxgrpo.report import jobs
+
+        code = jobs.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever reads has left; do not complain about it while the interpreter closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (UsageError, JaxgrpoError, OSError) as error:
+        return _fail(_one_line(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,542 @@
+"""What the subcommands do once their options are known to be good."""
+
+import argparse
+import dataclasses
+import io
+import itertools
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxgrpo.errors import JaxgrpoError, ReadError
+from jaxgrpo.logs.read import read_run, read_runs
+from jaxgrpo.logs.run import Run
+from jaxgrpo.report import tables, text
+from jaxgrpo.report.blocks import Block
+from jaxgrpo.theory.hyperparameters import Hyperparameters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from jaxgrpo.inference.fit import Fit
+    from jaxgrpo.report.outlook import Outlook
+
+FINE, BAD_INPUT = 0, 2
+# Runs are fitted in portions of this size, so that a progress bar can move.
+_PORTION = 16
+
+
+@dataclass
+class Result:
+    """What a subcommand has to say, before it is written anywhere.
+
+    Attributes:
+        blocks: The report.
+        data: The same for machines.
+        draw: Makes the picture.
+        title: Title of the page.
+        skipped: One line for each input that could not be used while others could.
+    """
+
+    blocks: list[Block]
+    data: dict[str, Any]
+    draw: Callable[[], "Figure"]
+    title: str
+    skipped: list[str] = field(default_factory=list)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out a parsed command line.
+
+    Args:
+        arguments: What `jaxgrpo.cli.build_parser` made of it.
+
+    Returns:
+        The exit code.
+    """
+    job = {"read": _read, "fit": _fit, "predict": _predict, "demo": _demo}[arguments.command]
+    result = job(arguments)
+    for line in result.skipped:
+        _say_aside(f"jaxgrpo: left out: {line}")
+    _write(arguments, result)
+    return BAD_INPUT if result.skipped else FINE
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Hyperparameters given as options, checked by themselves so that an error names the option."""
+    names = [*tables.SETTINGS, "convention"]
+    given = {n: getattr(arguments, n) for n in names if getattr(arguments, n, None) is not None}
+    check_settings(given)
+    return given
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
+    """Refuse hyperparameters out of range, naming the option.
+
+    Args:
+        given: Some fields of `Hyperparameters`.
+
+    Raises:
+        JaxgrpoError: If a value is out of range.
+    """
+    names = [entry.name for entry in dataclasses.fields(Hyperparameters)]
+    for name, value in given.items():
+        if name not in names:
+            raise JaxgrpoError(f"{name!r} is no hyperparameter; there are: {', '.join(names)}")
+        try:
+            Hyperparameters(**({"learning_rate": 1.0} | {name: value}))
+        except (ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            option = "--" + name.replace("_", "-")
+            raise JaxgrpoError(reason.replace(name, option, 1) if name in reason else f"{option}: {reason}") from error
+
+
+def _reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    columns = dict(arguments.column)
+    return {
+        "framework": arguments.framework,
+        "columns": columns,
+        "reward": arguments.reward,
+        "run": arguments.run,
+        "config": arguments.config,
+        "steps_per_row": arguments.steps_per_row,
+    }
+
+
+def _read_all(arguments: argparse.Namespace, segment: str) -> tuple[list[Run], list[str]]:
+    """The runs of all logs; where some logs cannot be read but others can, what is wrong with them."""
+    options = _reading_options(arguments)
+    given = _given(arguments) or None
+    runs, skipped, first = [], [], None
+    for path in _progress(arguments.logs, "reading"):
+        try:
+            runs += read_runs(path, given, segment=arguments.segment or segment, **options)
+        except JaxgrpoError as error:
+            first = first or error
+            skipped.append(_plain(error))
+    if not runs and first is not None:
+        raise _in_option_words(first)
+    return runs, skipped
+
+
+def _plain(error: Exception) -> str:
+    return tables.for_command_line(" ".join(str(error).split()))
+
+
+def _in_option_words(error: JaxgrpoError) -> JaxgrpoError:
+    return type(error)(_plain(error))
+
+
+def _read(arguments: argparse.Namespace) -> Result:
+    from jaxgrpo.report import data
+
+    runs, skipped = _read_all(arguments, "all")
+    if len(runs) == 1:
+        blocks = tables.run_report(runs[0], list(_given(arguments)), arguments.config)
+    else:
+        blocks = tables.runs_report(runs)
+
+    def draw():
+        from jaxgrpo.report import plots
+
+        return plots.run(runs[0]) if len(runs) == 1 else plots.runs(runs)
+
+    return Result(blocks, {"runs": [data.of_run(one) for one in runs]}, draw, runs[0].name, skipped)
+
+
+def _fit(arguments: argparse.Namespace) -> Result:
+    runs, skipped = _read_all(arguments, "longest")
+    from jaxgrpo.inference.fit import fit
+
+    options = {"model": arguments.model, "bounds": arguments.bounds}
+    if arguments.joint:
+        fits = [fit(runs, **options)]
+    elif len(runs) == 1 or arguments.parts:
+        fits = [fit(one, parts=arguments.parts, **options) for one in _progress(runs, "fitting")]
+    else:
+        fits, failed = _fit_each(runs, options)
+        skipped += failed
+    return _fit_result(fits, arguments.sharpness, skipped)
+
+
+def _fit_each(runs: Sequence[Run], options: Mapping[str, Any]) -> tuple[list["Fit"], list[str]]:
+    """Fit runs one by one in one compiled program; those that cannot be fitted are left out with the reason."""
+    from jaxgrpo.errors import FitError
+    from jaxgrpo.inference.fit import fit, fit_each
+
+    fits, failed = [], []
+    bar = _progress_bar(len(runs), "fitting")
+    for first in range(0, len(runs), _PORTION):
+        portion = runs[first : first + _PORTION]
+        try:
+            fits += fit_each(portion, **options)
+        except FitError:
+            for one in portion:
+                try:
+                    fits.append(fit(one, **options))
+                except FitError as error:
+                    failed.append(_plain(error))
+        if bar is not None:
+            bar.update(len(portion))
+    if bar is not None:
+        bar.close()
+    if not fits:
+        raise FitError(failed[0])
+    return fits, failed
+
+
+def _fit_result(fits: list["Fit"], sharpness: float | None, skipped: list[str]) -> Result:
+    from jaxgrpo.report import data
+    from jaxgrpo.report.outlook import outlook
+
+    def of(fit: "Fit", index: int) -> "Outlook":
+        task = fit.task if sharpness is None else dataclasses.replace(fit.task, sharpness=sharpness)
+        return _checked(lambda: outlook(fit.hyperparameters[index], task))
+
+    outlooks = [[of(fit, index) for index in range(len(fit.runs))] for fit in fits]
+    if len(fits) == 1:
+        blocks = tables.fit_report(fits[0], outlooks[0])
+    else:
+        blocks = tables.fits_report(fits, [own[0] for own in outlooks])
+
+    def draw():
+        from jaxgrpo.report import plots
+
+        return plots.fit(fits[0]) if len(fits) == 1 else plots.fits(fits)
+
+    content = {"fits": [data.of_fit(fit, own) for fit, own in zip(fits, outlooks, strict=True)]}
+    return Result(blocks, content, draw, fits[0].run.name, skipped)
+
+
+def _checked(make: Callable[[], Any]) -> Any:
+    """Say what the theory refuses (a fractional async lag, say) as one line of the user's."""
+    try:
+        return make()
+    except JaxgrpoError:
+        raise
+    except ValueError as error:
+        raise JaxgrpoError(" ".join(str(error).split())) from error
+
+
+def _demo(arguments: argparse.Namespace) -> Result:
+    from importlib.resources import as_file, files
+
+    from jaxgrpo.inference.fit import fit
+
+    folder = files("jaxgrpo") / "data"
+    with as_file(folder / "demo_trl_trainer_state.json") as log, as_file(folder / "demo_trl_config.json") as config:
+        one = read_run(log, config=config)
+        command = f"jaxgrpo fit {log} --config {config}"
+    result = _fit_result([fit(one)], None, [])
+    lines = f"This is what you get with: {command}"
+    result.blocks.insert(1, tables.Paragraph(lines))
+    if arguments.plot is None:
+        arguments.plot = str(_free_name("jaxgrpo-demo", ".png"))
+    return result
+
+
+def _free_name(stem: str, ending: str) -> Path:
+    """The first of stem, stem-2, stem-3... that is not taken in the current folder."""
+    for number in itertools.count(1):
+        path = Path(f"{stem}{'' if number == 1 else f'-{number}'}{ending}")
+        if not path.exists():
+            return path
+    raise AssertionError
+
+
+def _variants(arguments: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+    """Names of the settings that were given, and every combination of their values."""
+    lists: dict[str, list[Any]] = {}
+    for name in tables.SETTINGS:
+        values = getattr(arguments, name)
+        if values is not None:
+            lists[name] = list(dict.fromkeys(values))
+            for value in lists[name]:
+                check_settings({name: value})
+    if arguments.convention is not None:
+        lists["convention"] = [arguments.convention]
+    combinations = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+    return list(lists), combinations
+
+
+def _label(changes: Mapping[str, Any], varied: Iterable[str]) -> str:
+    words = [
+        f"{tables.SETTINGS[name]} {tables.setting(changes[name])}"
+        for name in varied
+        if name in tables.SETTINGS and name in changes
+    ]
+    return ", ".join(words)
+
+
+def _predict(arguments: argparse.Namespace) -> Result:
+    if arguments.logs is None:
+        return _predict_task(arguments)
+    return _predict_log(arguments)
+
+
+def _predict_task(arguments: argparse.Namespace) -> Result:
+    """Predict a task that is described by options."""
+    from jaxgrpo.report import scenarios as s
+    from jaxgrpo.theory.task import Task
+
+    names, combinations = _variants(arguments)
+    task = _checked(
+        lambda: Task(
+            curvature=arguments.curvature,
+            plateau=arguments.plateau,
+            initial_reward=arguments.initial_reward or 0.0,  # pyright: ignore[reportArgumentType]
+            rollout_noise=arguments.rollout_noise or 0.0,  # pyright: ignore[reportArgumentType]
+            force=_force(arguments),
+            sharpness=arguments.sharpness,
+        )
+    )
+    _check_rewards(arguments)
+    varied = [name for name in names if len({c[name] for c in combinations}) > 1]
+    steps = s.even_steps(arguments.steps)
+    predicted = []
+    for changes in _progress(combinations, "predicting"):
+        hyperparameters = _checked(lambda changes=changes: Hyperparameters(**changes))
+        label = _label(changes, varied or ["learning_rate"])
+        predicted.append(
+            _checked(lambda h=hyperparameters, label=label: s.scenario_of_task(label, h, task, steps))
+        )
+    force = arguments.force or "harmonic"
+    detail = (
+        f"A task of curvature {tables.setting(arguments.curvature)} ({force} force), plateau "
+        f"{tables.setting(arguments.plateau)}, initial reward {tables.setting(arguments.initial_reward or 0.0)}."
+    )
+    remarks = []
+    if not arguments.rollout_noise:
+        remarks.append("no --rollout-noise was given, so the bands have no width")
+    details = [detail, _common_settings(predicted)]
+    return _prediction_result(
+        "Predicted runs", predicted, None, f"after {arguments.steps} optimizer steps", remarks, details
+    )
+
+
+def _check_rewards(arguments: argparse.Namespace) -> None:
+    start, end, floor = arguments.initial_reward or 0.0, arguments.plateau, arguments.floor or 0.0
+    if arguments.force in ("softmax", "mixed") and not min(floor, end) < start < max(floor, end):
+        raise JaxgrpoError(
+            f"--initial-reward {tables.setting(start)} must lie between --floor {tables.setting(floor)} and --plateau "
+            f"{tables.setting(end)} for the {arguments.force} force"
+        )
+
+
+def _force(arguments: argparse.Namespace):
+    from jaxgrpo.theory import forces
+
+    normalisation = arguments.normalisation or "std"
+    if arguments.force == "softmax":
+        return forces.Softmax(normalisation, arguments.floor or 0.0)  # pyright: ignore[reportArgumentType]
+    if arguments.force == "mixed":
+        floor: Any = arguments.floor or 0.0
+        return forces.MixedDifficulty(arguments.spread, normalisation, floor)
+    return forces.Harmonic()
+
+
+def _common_settings(predicted: Sequence[Any]) -> str:
+    varied = tables.varied_settings(predicted)
+    line = tables.settings_line(predicted[0].hyperparameters, without=varied)
+    return f"All with {line}." if varied else line
+
+
+def _predict_log(arguments: argparse.Namespace) -> Result:
+    """Fit a log and predict its task under other settings."""
+    from jaxgrpo.inference.fit import fit
+    from jaxgrpo.report import scenarios as s
+
+    names, combinations = _variants(arguments)
+    own_settings = dict(arguments.log_setting)
+    check_settings(own_settings)
+    try:
+        one = read_run(
+            arguments.logs,
+            own_settings or None,
+            segment=arguments.segment or "longest",
+            **_reading_options(arguments),
+        )
+    except ReadError as error:
+        raise _in_option_words(error) from error
+    if "learning_rate" in names and (one.hyperparameters is None or not float(one.hyperparameters.learning_rate) > 0):
+        raise ReadError(
+            f"{arguments.logs}: its learning rate is not known, so that no other can be predicted; "
+            "give --log-setting learning_rate=VALUE or --config FILE"
+        )
+    fitted = fit(one, model=arguments.model, bounds=arguments.bounds)
+    one = fitted.run
+    last = float(arguments.steps) if arguments.steps else float(one.steps[-1])
+    scenarios = s.Scenarios(fitted, sharpness=arguments.sharpness)
+    steps = s.even_steps(last)
+    own = scenarios.at("as run", scenarios.own, steps, is_own=True)
+    varied = [name for name in names if len({c[name] for c in combinations}) > 1] or names
+    predicted = []
+    for changes in _progress(combinations if names else [], "predicting"):
+        hyperparameters = _checked(lambda changes=changes: s.with_settings(scenarios.own, changes))
+        label = _label(changes, varied) or "as given"
+        predicted.append(
+            _checked(lambda h=hyperparameters, label=label: scenarios.at(label, h, steps))
+        )
+    kept = [p for p in predicted if not _same(p.hyperparameters, own.hyperparameters)]
+    own = dataclasses.replace(own, label=_own_label(own, kept))
+    shown = sorted([own, *kept], key=lambda p: _order(p, kept))
+    expected = scenarios.expected(scenarios.own, one.steps)
+    agreement = s.r_squared(one.reward, expected)
+    remarks = [
+        f"At the run's own settings the same prediction explains the log with R² {agreement:.3f} (the fit: "
+        f"{fitted.r_squared:.3f}). {scenarios.on_inertia}"
+    ]
+    if fitted.task.reference_learning_rate is None and "learning_rate" in names:
+        remarks.append(
+            "One log has one learning rate: how the force grows with the rate is taken as proportional, and the bands at "
+            "other rates hold what that leaves open (exponent 1, a factor 1.6 either way). Logs at two rates, fitted with "
+            "fit --joint, measure it."
+        )
+    if "group_size" in names or "prompts_per_step" in names:
+        remarks.append("G and prompts per step change the noise; the plateau and the speed stay (to leading order).")
+    at = one.logged_steps[0] + last / one.steps_per_row
+    end = f"step {tables.setting(round(at, 6))} of the log ({tables.setting(last)} optimizer steps)"
+    details = [f"Fitted: {fitted.title}.", _common_settings(shown)]
+    result = _prediction_result(
+        f"{one.name}: the same task under other settings" if kept else f"{one.name}: predicted",
+        shown,
+        one,
+        end,
+        [*remarks, *fitted.warnings, *one.warnings],
+        details,
+    )
+    return result
+
+
+def _same(a: Hyperparameters, b: Hyperparameters) -> bool:
+    return a.convention == b.convention and all(
+        float(getattr(a, name)) == float(getattr(b, name)) for name in tables.SETTINGS
+    )
+
+
+def _own_label(own: Any, others: Sequence[Any]) -> str:
+    varied = tables.varied_settings([own, *others])
+    return _label({name: float(getattr(own.hyperparameters, name)) for name in varied}, varied) or "as run"
+
+
+def _order(one: Any, others: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(float(getattr(one.hyperparameters, name)) for name in tables.SETTINGS)
+
+
+def _prediction_result(title, predicted, one, end, remarks, details) -> Result:
+    from jaxgrpo.report import data
+
+    def draw():
+        from jaxgrpo.report import plots
+
+        return plots.prediction(predicted, one, title)
+
+    blocks = tables.prediction_report(title, predicted, end, remarks, details)
+    content = {"predictions": [data.of_scenario(p) for p in predicted], "remarks": list(remarks)}
+    return Result(blocks, content, draw, title)
+
+
+def _progress(items: Sequence[Any], what: str) -> Iterable[Any]:
+    """The items, with a progress bar on a terminal where there are several."""
+    bar = _progress_bar(len(items), what)
+    if bar is None:
+        return items
+    return _advancing(items, bar)
+
+
+def _advancing(items, bar):
+    with bar:
+        for item in items:
+            yield item
+            bar.update(1)
+
+
+def _progress_bar(count: int, what: str):
+    if count < 2 or not sys.stderr.isatty():
+        return None
+    from tqdm import tqdm
+
+    return tqdm(total=count, desc=what, file=sys.stderr, leave=False)
+
+
+def _say_aside(line: str) -> None:
+    """One line on standard error."""
+    print(text.for_encoding(text.clean(line), sys.stderr.encoding), file=sys.stderr)
+
+
+def _write(arguments: argparse.Namespace, result: Result) -> None:
+    """Write table, picture, page and JSON where they were asked for."""
+    quiet = arguments.json == "-"
+    written = []
+    figure = result.draw() if arguments.plot or arguments.html else None
+    if arguments.plot and figure is not None:
+        _save(figure, Path(arguments.plot))
+        written.append(f"Picture: {arguments.plot}")
+    if arguments.html and figure is not None:
+        from jaxgrpo.report.page import page
+
+        picture = (result.title, _png(figure))
+        document = page(result.title, result.blocks, [picture], f"Made by jaxgrpo {_version()}.")
+        Path(arguments.html).write_text(document, encoding="utf-8")
+        written.append(f"Page: {arguments.html}")
+    if arguments.json is not None:
+        content = {"jaxgrpo": _version(), "command": arguments.command, **result.data, "left_out": result.skipped}
+        encoded = json.dumps(jsonable(content), indent=1, allow_nan=False)
+        if quiet:
+            print(encoded)
+        else:
+            Path(arguments.json).write_text(encoded + "\n", encoding="utf-8")
+            written.append(f"JSON: {arguments.json}")
+    if quiet:
+        for line in written:
+            _say_aside(line)
+        return
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 40), 120)
+    report = text.render(result.blocks, width)
+    closing = "\n\n" + "\n".join(text.clean(line) for line in written) if written else ""
+    print(text.for_encoding(report + closing, sys.stdout.encoding))
+
+
+def _version() -> str:
+    try:
+        return version("jaxgrpo")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    figure.savefig(path, format=path.suffix[1:].lower())
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON of nested results: arrays as lists, what is not a finite number as null."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    array = np.asarray(value)
+    if array.dtype == object:
+        return str(value)
+    return jsonable(array.tolist())

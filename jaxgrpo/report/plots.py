@@ -1,0 +1,347 @@
+"""Pictures of runs, fits and predictions; each function returns a matplotlib `Figure`.
+
+The figures are made without pyplot, so that nothing global is touched: no backend is chosen and no window opens.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from jaxgrpo.inference.problem import smooth
+from jaxgrpo.report.numbers import interval, number, setting
+from jaxgrpo.report.text import clean
+
+if TYPE_CHECKING:
+    from jaxgrpo.inference.fit import Fit
+    from jaxgrpo.logs.run import Run
+    from jaxgrpo.report.scenarios import Scenario
+
+# Okabe and Ito's palette, which all kinds of colour vision tell apart.
+_DATA, _SMOOTHED, _FIT, _PLATEAU, _RATE = "#8a8a8a", "#222222", "#0072B2", "#D55E00", "#009E73"
+_MOST_PANELS = 24
+# Bands of more predictions than this would hide one another.
+_MOST_BANDS = 4
+_CHANNELS = ("reward_std", "zero_spread", "kl", "entropy", "length", "grad_norm", "learning_rate", "eval_reward")
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _escape(text: str) -> str:
+    """Keep matplotlib from reading a name as mathematics."""
+    return clean(text).replace("$", r"\$")
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, color="#999999")
+    axes.spines[["left", "bottom"]].set_color("#999999")
+
+
+def _caption(figure: Figure, text: str, width: int) -> None:
+    lines = "\n".join(_escape(line) for line in textwrap.wrap(text, width))
+    figure.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color="#555555")
+
+
+def _step_label(run: "Run") -> str:
+    if run.steps_per_row == 1.0:
+        return "step of the log"
+    return f"step of the log ({setting(run.steps_per_row)} optimizer steps each)"
+
+
+def to_optimizer_steps(run: "Run", logged: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Optimizer steps at which the policy of a step of the log acted, between and beyond the logged ones too.
+
+    Args:
+        run: The run.
+        logged: Steps as the log counts them.
+
+    Returns:
+        Optimizer steps.
+    """
+    beyond = np.maximum(logged - run.logged_steps[-1], 0.0) * run.steps_per_row
+    return np.interp(logged, run.logged_steps, run.steps) + beyond
+
+
+def _grid(run: "Run", points: int = 400) -> np.ndarray:
+    return np.linspace(run.logged_steps[0], run.logged_steps[-1], points)
+
+
+def _limits(axes: Axes, values: np.ndarray, extra: Sequence[float] = ()) -> None:
+    """Show the data with some room, and what else lies within one range of it."""
+    low, high = float(np.min(values)), float(np.max(values))
+    reach = (high - low) or max(abs(high), 1.0)
+    for value in extra:
+        if math.isfinite(value):
+            low, high = min(low, max(value, low - reach)), max(high, min(value, high + reach))
+    room = 0.05 * (high - low or 1.0)
+    axes.set_ylim(low - room, high + room)
+
+
+def _draw_data(axes: Axes, run: "Run", small: bool = False) -> None:
+    size = 7.0 if len(run) < 200 else 4.5 if len(run) < 1000 else 3.0
+    axes.plot(
+        run.logged_steps,
+        run.reward,
+        ".",
+        color=_DATA,
+        alpha=0.5,
+        markersize=(0.6 * size if small else size),
+        markeredgewidth=0,
+        label="reward as logged",
+    )
+    axes.plot(run.logged_steps, smooth(run.reward), color=_SMOOTHED, linewidth=1.0, label="moving mean")
+
+
+def _draw_fit(axes: Axes, fit: "Fit", index: int) -> None:
+    run = fit.runs[index]
+    x = _grid(run)
+    steps = to_optimizer_steps(run, x)
+    lower, upper = fit.band(steps, run=index)
+    axes.fill_between(x, lower, upper, color=_FIT, alpha=0.25, linewidth=0)
+    axes.plot(x, fit.mean(steps, run=index), color=_FIT, linewidth=2.0, label="expected reward, 90 % band")
+
+
+def _draw_plateau(axes: Axes, fit: "Fit") -> list[float]:
+    """The plateau with its interval, where the data tell it; returns what the picture should hold."""
+    plateau = fit.parameters.get("plateau")
+    if plateau is None or not plateau.identified:
+        return []
+    axes.axhspan(plateau.lower, plateau.upper, color=_PLATEAU, alpha=0.12, linewidth=0)
+    label = f"plateau {number(plateau.value)} {interval(plateau.lower, plateau.upper)}"
+    axes.axhline(plateau.value, color=_PLATEAU, linewidth=1.2, linestyle="--", label=label)
+    return [plateau.lower, plateau.upper]
+
+
+def _scheduled_rate(run: "Run") -> tuple[np.ndarray, np.ndarray] | None:
+    logged = run.channels.get("learning_rate")
+    if logged is None:
+        return None
+    known = np.isfinite(logged)
+    return (run.logged_steps[known], logged[known]) if known.sum() > 1 else None
+
+
+def fit(fit: "Fit") -> Figure:
+    """A fit: rewards, their moving mean, the expected reward with its band, plateau, residuals and learning rate.
+
+    Args:
+        fit: What `jaxgrpo.fit` returned; a joint fit is shown run by run.
+
+    Returns:
+        The figure.
+    """
+    if len(fit.runs) > 1:
+        return fits([fit])
+    run = fit.run
+    rate = _scheduled_rate(run)
+    heights = [5.0, 1.3] + ([0.9] if rate is not None else [])
+    figure = _figure(8.0, 5.4 + (0.6 if rate is not None else 0.0))
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    main, below = panels[0], panels[1]
+    _draw_data(main, run)
+    _draw_fit(main, fit, 0)
+    held = _draw_plateau(main, fit)
+    _limits(main, run.reward, held)
+    main.set_ylabel("reward")
+    main.legend(frameon=False, fontsize=8, loc="best")
+    main.set_title(f"{_escape(_short(run.name, 60))}: {_escape(fit.title)}", fontsize=11, loc="left")
+
+    residuals = run.reward - fit.mean(run.steps)
+    below.axhline(0.0, color=_FIT, linewidth=1.0)
+    below.plot(run.logged_steps, residuals, ".", color=_DATA, alpha=0.5, markersize=3.5, markeredgewidth=0)
+    below.plot(run.logged_steps, smooth(residuals), color=_SMOOTHED, linewidth=1.0)
+    below.set_ylabel("residual", fontsize=9)
+    if rate is not None:
+        panels[2].plot(*rate, color=_RATE, linewidth=1.5)
+        panels[2].set_ylim(0.0, 1.15 * max(float(rate[1].max()), 1e-30))
+        panels[2].set_ylabel("learning\nrate", fontsize=9)
+        panels[2].ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+        panels[2].yaxis.get_offset_text().set_fontsize(8)
+    panels[-1].set_xlabel(_step_label(run))
+    for axes in panels:
+        _tidy(axes)
+    figure.align_ylabels(panels)
+    caption = (
+        f"R² {fit.r_squared:.3f}; of the moving mean {fit.r_squared_smoothed:.3f}; a perfect curve would reach "
+        f"{fit.explained_ceiling:.3f}. Blue band: where the expected reward lies with 90 % probability, from the "
+        "uncertainty of the parameters; single rewards scatter about it by their batches."
+    )
+    _caption(figure, caption, 118)
+    return figure
+
+
+def fits(fits: Sequence["Fit"]) -> Figure:
+    """Several fits, or a joint one, as small pictures of one kind.
+
+    Args:
+        fits: The fits; the first 24 runs are shown.
+
+    Returns:
+        The figure.
+    """
+    pairs = [(one, index) for one in fits for index in range(len(one.runs))]
+    shown = pairs[:_MOST_PANELS]
+    columns = min(len(shown), 2 if len(shown) <= 4 else 3 if len(shown) <= 9 else 4)
+    rows = -(-len(shown) // columns)
+    figure = _figure(max(3.4 * columns, 6.0), 2.5 * rows + 0.7)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (one, index) in zip(panels.flat, shown, strict=False):
+        run = one.runs[index]
+        _draw_data(axes, run, small=True)
+        _draw_fit(axes, one, index)
+        held = _draw_plateau(axes, one)
+        _limits(axes, run.reward, held)
+        r_squared = one.r_squared_per_run[index]
+        axes.set_title(
+            f"{_escape(_short(run.name, 40))}\n{_escape(one.title)}, R² {r_squared:.3f}", fontsize=8, loc="left"
+        )
+        _tidy(axes)
+    figure.supylabel("reward", fontsize=9)
+    caption = (
+        "Against the step of each log. Dots: rewards as logged; black: moving mean; blue: expected reward with its 90 % band; "
+        "orange: plateau with its 90 % interval."
+    )
+    if len(pairs) > len(shown):
+        caption += f" The first {len(shown)} of {len(pairs)} runs."
+    _caption(figure, caption, 60 * columns)
+    return figure
+
+
+def prediction(scenarios: Sequence["Scenario"], run: "Run | None" = None, title: str = "Predicted runs") -> Figure:
+    """Predicted runs with their bands, on the rewards of the run that they were predicted from.
+
+    Args:
+        scenarios: The predicted runs.
+        run: The run whose task was fitted, if there is one.
+        title: Title of the picture.
+
+    Returns:
+        The figure.
+    """
+    figure = _figure(8.0, 5.0)
+    axes = figure.subplots()
+    seen = []
+    if run is not None:
+        _draw_data(axes, run)
+        seen.append(run.reward)
+    shown = scenarios[:_MOST_PANELS]
+    banded = len(shown) <= _MOST_BANDS
+    colours = colormaps["viridis"](np.linspace(0.0, 0.85, len(shown)))
+    for one, colour in zip(shown, colours, strict=True):
+        x = one.steps if run is None else run.logged_steps[0] + one.steps / run.steps_per_row
+        line = {"linewidth": 2.2, "linestyle": "--"} if one.is_own else {"linewidth": 1.8}
+        label = _escape(one.label) + (" (as run)" if one.is_own and len(scenarios) > 1 else "")
+        if banded:
+            axes.fill_between(x, one.lower, one.upper, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(x, one.mean, color=colour, label=label, **line)  # pyright: ignore[reportArgumentType]
+        seen.append(one.mean[np.isfinite(one.mean)])
+        if run is None and banded:
+            seen += [one.lower, one.upper]
+    values = np.concatenate([v[np.isfinite(v)] for v in seen])
+    if run is not None:
+        # A run that diverges must not squeeze the others into a line.
+        reach = float(np.ptp(run.reward)) or 1.0
+        values = np.clip(values, run.reward.min() - reach, run.reward.max() + reach)
+    else:
+        start, plateau = float(scenarios[0].mean[0]), max(abs(float(one.mean[0])) for one in scenarios)
+        bound = 10.0 * (abs(start) + plateau + 1.0)
+        values = np.clip(values, -bound, bound)
+    _limits(axes, values)
+    axes.set_xlabel("optimizer step" if run is None else _step_label(run))
+    axes.set_ylabel("reward")
+    axes.set_title(_escape(_short(title, 80)), fontsize=11, loc="left")
+    outside = len(shown) > 6
+    axes.legend(
+        frameon=False,
+        fontsize=8,
+        loc="upper left" if outside else "best",
+        bbox_to_anchor=(1.0, 1.0) if outside else None,
+    )
+    _tidy(axes)
+    caption = ""
+    if banded:
+        what = "its gradient noise" if run is None else "what the fit leaves open, and its gradient noise"
+        level = 100 * scenarios[0].level
+        caption = f"Band: where the expected reward of such a run lies with {level:.0f} % probability ({what})."
+    else:
+        caption = "Expected rewards; the table gives their bands at the end."
+    if len(scenarios) > len(shown):
+        caption += f" The first {len(shown)} of {len(scenarios)} predictions."
+    _caption(figure, caption, 118)
+    return figure
+
+
+def run(run: "Run") -> Figure:
+    """A run as it was read: its reward, and the other channels that dynamics show in.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The figure.
+    """
+    present = [name for name in _CHANNELS if np.isfinite(run.channels.get(name, np.array([np.nan]))).sum() > 1]
+    rows = -(-len(present) // 2)
+    figure = _figure(8.0, 3.2 + 1.3 * rows)
+    layout = [["reward", "reward"]]
+    layout += [[present[2 * i], present[2 * i + 1] if 2 * i + 1 < len(present) else "."] for i in range(rows)]
+    panels = figure.subplot_mosaic(layout, height_ratios=[2.4] + [1.0] * rows, sharex=True)  # pyright: ignore
+    _draw_data(panels["reward"], run)
+    panels["reward"].set_ylabel("reward")
+    panels["reward"].legend(frameon=False, fontsize=8, loc="best")
+    panels["reward"].set_title(_escape(_short(run.name, 80)), fontsize=11, loc="left")
+    for name in present:
+        values = run.channels[name]
+        known = np.isfinite(values)
+        panels[name].plot(run.logged_steps[known], values[known], color=_FIT, linewidth=0.9)
+        panels[name].set_ylabel(name.replace("_", "\n", 1), fontsize=8)
+    for axes in panels.values():
+        _tidy(axes)
+        axes.tick_params(labelbottom=True)
+    _caption(figure, f"{run.framework}, {len(run)} points, against the {_step_label(run)}.", 118)
+    return figure
+
+
+def runs(runs: Sequence["Run"]) -> Figure:
+    """The rewards of several runs as small pictures of one kind.
+
+    Args:
+        runs: The runs; the first 24 are shown.
+
+    Returns:
+        The figure.
+    """
+    shown = runs[:_MOST_PANELS]
+    columns = min(len(shown), 2 if len(shown) <= 4 else 3 if len(shown) <= 9 else 4)
+    rows = -(-len(shown) // columns)
+    figure = _figure(max(3.4 * columns, 6.0), 2.3 * rows + 0.7)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat[len(shown) :]:
+        axes.set_visible(False)
+    for axes, one in zip(panels.flat, shown, strict=False):
+        _draw_data(axes, one, small=True)
+        axes.set_title(_escape(_short(one.name, 44)), fontsize=8, loc="left")
+        _tidy(axes)
+    figure.supylabel("reward", fontsize=9)
+    caption = "Against the step of each log. Dots: rewards as logged; black: moving mean."
+    if len(runs) > len(shown):
+        caption += f" The first {len(shown)} of {len(runs)} runs."
+    _caption(figure, caption, 60 * columns)
+    return figure
