@@ -15,6 +15,9 @@ from jaxgrpo.theory.forces import (
     KLAnchored as KLAnchored,
 )
 from jaxgrpo.theory.forces import (
+    MixedCurvature as MixedCurvature,
+)
+from jaxgrpo.theory.forces import (
     MixedDifficulty as MixedDifficulty,
 )
 from jaxgrpo.theory.forces import (

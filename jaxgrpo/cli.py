@@ -8,6 +8,7 @@ import argparse
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -115,11 +116,13 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _reading() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
+def _reading() -> _Parser:
+    parser = _Parser(add_help=False)
     group = parser.add_argument_group("reading the log")
     group.add_argument("--framework", metavar="NAME", help="what wrote the log, where it is not recognised")
-    group.add_argument("--config", metavar="FILE", help="the framework's configuration, for the hyperparameters")
+    group.add_argument(
+        "--config", metavar="FILE", help="the framework's configuration, for the hyperparameters"
+    )
     group.add_argument(
         "--column",
         metavar="NAME=THEIRS",
@@ -137,13 +140,13 @@ def _reading() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(several: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
+def _settings(several: bool) -> _Parser:
+    parser = _Parser(add_help=False)
     if several:
-        title = "hyperparameters to predict for (each: one value, several as 1e-6,3e-6, or a range as 1e-6:1e-5:log5)"
+        words = "to predict for: a value, several as 1e-6,3e-6, or a range as 1e-6:1e-5:log5 or 1:16:lin4"
     else:
-        title = "hyperparameters (override what the log and --config say)"
-    group = parser.add_argument_group(title)
+        words = "override what the log and --config say"
+    group = parser.add_argument_group("hyperparameters", textwrap.fill(words, 76))
     for name, (metavar, words) in SETTINGS.items():
         group.add_argument(_option(name), metavar=metavar, type=_values if several else _number, help=words)
     group.add_argument(
@@ -152,14 +155,14 @@ def _settings(several: bool) -> argparse.ArgumentParser:
     return parser
 
 
-def _fitting() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
+def _fitting() -> _Parser:
+    parser = _Parser(add_help=False)
     group = parser.add_argument_group("fitting")
     group.add_argument(
         "--model",
         metavar="NAME",
         default="auto",
-        help="auto, first_order, second_order, softmax_std, softmax_mean, mixed_std or mixed_mean",
+        help="auto (the most probable one), or a name such as first_order, second_order or mixed_std",
     )
     group.add_argument(
         "--bounds",
@@ -174,8 +177,8 @@ def _fitting() -> argparse.ArgumentParser:
     return parser
 
 
-def _output() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False)
+def _output() -> _Parser:
+    parser = _Parser(add_help=False)
     group = parser.add_argument_group("output")
     group.add_argument("--plot", metavar="FILE", help="write a picture (.png, .pdf or .svg)")
     group.add_argument("--html", metavar="FILE", help="write a self-contained page with table and picture")
@@ -192,7 +195,7 @@ def _output() -> argparse.ArgumentParser:
 _LOG = "a log: a file, a folder, a gzip, or - for standard input"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The parser of the whole command line."""
     parser = _Parser(
         prog="jaxgrpo",
@@ -204,17 +207,19 @@ def build_parser() -> argparse.ArgumentParser:
 
     read = commands.add_parser(
         "read",
+        usage="jaxgrpo read [OPTION ...] LOG [LOG ...]",
         parents=[_reading(), _settings(several=False), _output()],
         help="show what is read of logs",
-        description="Show what is read of logs: points, steps, hyperparameters and where they came from.",
+        description="Show what is read of logs: points, steps, hyperparameters and their origin.",
     )
     read.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
 
     fit = commands.add_parser(
         "fit",
+        usage="jaxgrpo fit [OPTION ...] LOG [LOG ...]",
         parents=[_reading(), _settings(several=False), _fitting(), _output()],
         help="fit the dynamics to logs",
-        description="Fit the dynamics to a log and say what drove the run; several logs are fitted one by one.",
+        description="Fit the dynamics to a log and say what drove the run; several logs one by one.",
         epilog="example: jaxgrpo fit trainer_state.json --config grpo.yaml --plot fit.png",
     )
     fit.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
@@ -224,12 +229,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     predict = commands.add_parser(
         "predict",
+        usage="jaxgrpo predict [OPTION ...] [LOG]",
         parents=[_reading(), _settings(several=True), _fitting(), _output()],
         help="predict the same task under other hyperparameters",
-        description="Fit a log and predict its task under other hyperparameters; or, without a log, a task\n"
-        "that is given by --curvature, --plateau and --initial-reward.",
-        epilog="examples: jaxgrpo predict trainer_state.json --learning-rate 1e-6:1e-5:log5 --plot rates.png\n"
-        "          jaxgrpo predict --curvature 2e4 --plateau 0.8 --learning-rate 1e-6 --steps 300",
+        description="Fit a log and predict its task under other hyperparameters; or, without a log,\n"
+        "predict a task that is given by --curvature, --plateau and --initial-reward.",
+        epilog="examples:\n"
+        "  jaxgrpo predict state.json --learning-rate 1e-6:1e-5:log5 --plot rates.png\n"
+        "  jaxgrpo predict --curvature 2e4 --plateau 0.8 --learning-rate 1e-6 --steps 300",
     )
     predict.add_argument("logs", metavar="LOG", nargs="?", help=_LOG)
     predict.add_argument(
@@ -244,19 +251,24 @@ def build_parser() -> argparse.ArgumentParser:
         help="a hyperparameter of the run that wrote the log, such as group_size=16; repeatable",
     )
     task = predict.add_argument_group("the task, where there is no log")
-    task.add_argument("--curvature", metavar="KAPPA", type=_number, help="slope of the force per learning rate")
+    task.add_argument(
+        "--curvature", metavar="KAPPA", type=_number, help="slope of the force per learning rate"
+    )
     task.add_argument("--plateau", metavar="R", type=_number, help="reward that the run settles at")
     task.add_argument("--initial-reward", metavar="R", type=_number, help="reward at the start (0)")
     task.add_argument(
         "--rollout-noise", metavar="S", type=_number, help="standard deviation of one rollout's force (0)"
     )
     task.add_argument("--force", choices=_FORCES, help="shape of the force (harmonic)")
-    task.add_argument("--normalisation", choices=("std", "mean"), help="advantage of the softmax forces (std)")
+    task.add_argument(
+        "--normalisation", choices=("std", "mean"), help="advantage of the softmax forces (std)"
+    )
     task.add_argument("--floor", metavar="R", type=_number, help="reward of a failed completion (0)")
     task.add_argument("--spread", metavar="S", type=_number, help="spread of difficulty in logits (mixed)")
 
     demo = commands.add_parser(
         "demo",
+        usage="jaxgrpo demo [OPTION ...]",
         parents=[_output()],
         help="fit a log that ships with the package",
         description="Fit a log that ships with the package (a small TRL run) and draw the picture\n"
@@ -279,11 +291,13 @@ TASK_OPTIONS = (
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what the parser cannot see: options that do not go together, and outputs that would destroy something."""
+    """Refuse options that do not go together, and outputs that would destroy something."""
     if arguments.command == "predict":
         given = [name for name in TASK_OPTIONS if getattr(arguments, name) is not None]
         if arguments.logs is not None and given:
-            raise UsageError(f"{_option(given[0])} describes a task without a log; leave out either it or the log")
+            raise UsageError(
+                f"{_option(given[0])} describes a task without a log; leave out either it or the log"
+            )
         if arguments.logs is None:
             hint = _swallowed(arguments)
             if not given:
@@ -366,8 +380,8 @@ def _is_own_json(path: Path) -> bool:
 def prepare_jax() -> None:
     """Double precision, a compilation cache that outlives the process, and no grip on a busy accelerator.
 
-    Only the command does this; the library leaves JAX as it finds it. Fits of single runs are small: they run on the CPU
-    unless JAX_PLATFORMS says otherwise, so that a GPU in use for training is not touched.
+    Only the command does this; the library leaves JAX as it finds it. Fits of single runs are small: they run
+    on the CPU unless JAX_PLATFORMS says otherwise, so that a GPU in use for training is not touched.
     """
     if "jax" not in sys.modules:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -14,9 +14,9 @@ from jaxgrpo.inference import models as m
 from jaxgrpo.inference.models import MODELS, Model, Specification, specify, starting_points
 from jaxgrpo.inference.problem import Observations, Problem, make_problem, noise_std, smooth
 from jaxgrpo.inference.search import Mode, find_modes
-from jaxgrpo.inference.verdicts import verdicts
+from jaxgrpo.inference.verdicts import SUPPORT, verdicts
 from jaxgrpo.logs.run import Run
-from jaxgrpo.theory.forces import AbstractForce, Harmonic, MixedDifficulty, Softmax
+from jaxgrpo.theory.forces import Harmonic, MixedCurvature, MixedDifficulty, Softmax
 from jaxgrpo.theory.groups import normal_nodes
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.schedules import Schedule, tabulated
@@ -83,13 +83,31 @@ class _Posterior:
 
 
 @dataclass(frozen=True, eq=False)
+class Outlook:
+    """A prediction under given settings.
+
+    Attributes:
+        steps: Optimizer steps.
+        mean: Expected reward at the most probable parameters.
+        lower: Lower end of the band of the expected reward.
+        upper: Upper end.
+    """
+
+    steps: np.ndarray
+    mean: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Fit:
     """What a run says about its task.
 
     Attributes:
         runs: The runs, with the times at which their policies acted under `hyperparameters`.
         hyperparameters: Settings of each run.
-        model: Name of the chosen model: the most probable one that has dynamics.
+        model: Name of the chosen model: the most probable one that has dynamics or, of those that the evidence does not
+            tell apart, the one with the largest R^2.
         title: The same in words.
         task: The task, ready for `jaxgrpo.predict`, `reduce`, `stability`.
         schedules: Factor on the learning rate of each run as a function of the optimizer step; `None` where constant.
@@ -171,23 +189,54 @@ class Fit:
         return result
 
     def _acting(self, run: int) -> Hyperparameters:
-        """Hyperparameters whose momentum is the fitted one where the model has its own."""
-        h = self.hyperparameters[run]
-        momentum = _own_momentum(self.posterior)
-        if momentum is None:
-            return h
-        # The learning rate is scaled so that the rate of relaxation, c eta / (1 - mu), stays that of the run.
-        return Hyperparameters(
-            learning_rate=float(h.learning_rate * h.dampening / (1.0 - h.momentum)) * (1.0 - momentum),
-            momentum=momentum,
-            group_size=h.group_size,
-            refresh_interval=h.refresh_interval,
-            prompts_per_step=h.prompts_per_step,
-            epochs_per_rollout=h.epochs_per_rollout,
-            async_lag=h.async_lag,
-            staleness=h.staleness,
-            convention="heavy_ball",
-        )
+        """Hyperparameters of a run whose momentum is the fitted one where the model has its own."""
+        return _with_own_momentum(self.hyperparameters[run], _own_momentum(self.posterior))
+
+    def predict(
+        self,
+        hyperparameters: Hyperparameters,
+        steps,
+        *,
+        level: float = LEVEL,
+        schedule: Schedule | None = None,
+        draws: int = 128,
+    ) -> "Outlook":
+        """What the task would do under other settings, with the uncertainty of its parameters.
+
+        At a learning rate that was not run, the exponent of the learning rate is drawn from its posterior, which is its
+        prior (1, sd 0.5 in log) where only one rate was run. The model is taken as given, and so is the momentum of a
+        model that has its own (first and second order).
+
+        Args:
+            hyperparameters: One configuration.
+            steps: Optimizer steps.
+            level: Probability that the band holds.
+            schedule: Factor on the learning rate; constant by default.
+            draws: Draws from the posterior.
+
+        Returns:
+            Expected reward and its band.
+        """
+        steps = np.atleast_1d(np.asarray(steps, float))
+        theta = _draw(self.posterior, draws, seed=1)
+        known = float(self.hyperparameters[0].learning_rate)
+        with jax.enable_x64(True):
+            acting = _with_own_momentum(hyperparameters, _own_momentum(self.posterior))
+            mode = np.asarray(predict(acting, self.task, steps, schedule).mean)
+            tasks = _task(self.problem, self.posterior, theta)
+            if not self.posterior.specification.free[m.EXPONENT]:
+                exponent = np.exp(0.5 * np.random.default_rng(2).standard_normal(draws))
+                tasks = eqx.tree_at(
+                    lambda t: (t.learning_rate_exponent, t.reference_learning_rate),
+                    tasks,
+                    (jnp.asarray(exponent), jnp.full(draws, known)),
+                    is_leaf=lambda x: x is None,
+                )
+            curves = np.asarray(eqx.filter_vmap(lambda t: predict(acting, t, steps, schedule).mean)(tasks))
+        curves = np.where(np.isfinite(curves), curves, np.nan)
+        tail = 0.5 * (1.0 - level)
+        lower, upper = np.nanquantile(curves, [tail, 1.0 - tail], axis=0)
+        return Outlook(steps, mode, lower, upper)
 
     def band(self, steps, level: float = LEVEL, run: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Interval of the expected reward, from the uncertainty of the parameters.
@@ -273,8 +322,8 @@ def fit(
     Args:
         run: A run, or several.
         hyperparameters: Settings, for all runs or one for each; overrides what the logs say.
-        model: `"auto"` for the most probable one, or a name: `first_order`, `second_order`, `softmax_std`, `softmax_mean`,
-            `mixed_std`, `mixed_mean`.
+        model: `"auto"` for the most probable one, or a name: `first_order`, `second_order`, `mixed_curvature`,
+            `softmax_std`, `softmax_mean`, `mixed_std`, `mixed_mean`.
         bounds: Lowest and highest possible reward; `"auto"` takes (0, 1) where all rewards lie within, `None` none.
         parts: Whether to fit the reward's parts one by one and sum them.
 
@@ -475,7 +524,6 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
     ]
     if not any(np.isfinite(posteriors[i].log_evidence) for i in dynamic):
         raise FitError(f"{problem.runs[0].name}: no model could be fitted; look at the rewards for values out of range")
-    best = max(dynamic, key=lambda i: posteriors[i].log_evidence)
     model_fits = {}
     for i in sorted(range(len(names)), key=lambda i: -posteriors[i].log_evidence):
         joined, f = np.concatenate(rewards), np.concatenate(rows[i])
@@ -490,6 +538,10 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
             posteriors[i].converged,
             _estimates(problem, posteriors[i]),
         )
+    # Of models that the evidence does not tell apart, the one that leaves least unexplained.
+    top = max(posteriors[i].log_evidence for i in dynamic)
+    close = [i for i in dynamic if posteriors[i].log_evidence > top - SUPPORT]
+    best = max(close, key=lambda i: model_fits[names[i]].r_squared)
     chosen = posteriors[best]
     entry = model_fits[names[best]]
     per_run = tuple(_explained(y, f)[0] for y, f in zip(rewards, rows[best], strict=True))
@@ -517,7 +569,7 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
         r_squared_per_run=per_run,
         explained_ceiling=float(1.0 - noise**2 / np.mean(spread**2)),
         correlation=_lag_one(residuals[best]),
-        verdicts=verdicts(model_fits, problem) if model == "auto" else [],
+        verdicts=verdicts(model_fits, names[best], problem) if model == "auto" else [],
         warnings=warnings,
         problem=problem,
         posterior=chosen,
@@ -594,7 +646,9 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
         out["timescale"] = (np.maximum(1.0 / rate - lag, 0.0), m.RATE, "optimizer steps")
     if model.momentum == m.FREE_MOMENTUM:
         out["inertial_time"] = (np.exp(theta[..., m.FORM]), m.FORM, "optimizer steps")
-    if model.mixed:
+    if model.mixed and model.harmonic:
+        out["curvature_spread"] = (np.exp(theta[..., m.FORM]), m.FORM, "in logarithm")
+    elif model.mixed:
         out["spread"] = (np.exp(theta[..., m.FORM]), m.FORM, "logits")
     if not model.harmonic and spec.free[m.FLOOR]:
         out["floor"] = (scale.to_reward(theta[..., m.FLOOR]), m.FLOOR, "reward")
@@ -606,12 +660,16 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
     return out
 
 
-def _estimates(problem: Problem, posterior: _Posterior) -> dict[str, Estimate]:
-    rng = np.random.default_rng(0)
-    spec = posterior.specification
-    noise = rng.standard_normal((_DRAWS, len(m.PARAMETERS)))
+def _draw(posterior: _Posterior, draws: int, seed: int) -> np.ndarray:
+    """Draws from the Gaussian approximation of the posterior, in unconstrained coordinates."""
+    noise = np.random.default_rng(seed).standard_normal((draws, len(m.PARAMETERS)))
     values, vectors = np.linalg.eigh(posterior.covariance)
-    draws = posterior.mode + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    return posterior.mode + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+
+
+def _estimates(problem: Problem, posterior: _Posterior) -> dict[str, Estimate]:
+    spec = posterior.specification
+    draws = _draw(posterior, _DRAWS, seed=0)
     at_mode = _natural(problem, posterior, posterior.mode)
     sampled = _natural(problem, posterior, draws)
     estimates = {}
@@ -634,33 +692,56 @@ def _own_momentum(posterior: _Posterior) -> float | None:
     return inertia / (1.0 + inertia)
 
 
-def _task(problem: Problem, posterior: _Posterior) -> Task:
-    """The task of a dynamic model at its mode."""
-    natural = {name: float(value) for name, (value, _, _) in _natural(problem, posterior, posterior.mode).items()}
+def _with_own_momentum(h: Hyperparameters, momentum: float | None) -> Hyperparameters:
+    """Hyperparameters with another momentum, at the learning rate that keeps the rate of relaxation."""
+    if momentum is None:
+        return h
+    return Hyperparameters(
+        learning_rate=float(h.learning_rate * h.dampening / (1.0 - h.momentum)),
+        momentum=momentum,
+        group_size=h.group_size,
+        refresh_interval=h.refresh_interval,
+        prompts_per_step=h.prompts_per_step,
+        epochs_per_rollout=h.epochs_per_rollout,
+        async_lag=h.async_lag,
+        staleness=h.staleness,
+        convention="ema",
+    )
+
+
+def _task(problem: Problem, posterior: _Posterior, theta: np.ndarray | None = None) -> Task:
+    """The task of a dynamic model at its mode, or at other parameters (leading axes are several tasks)."""
+    theta = posterior.mode if theta is None else theta
+    natural = {name: value for name, (value, _, _) in _natural(problem, posterior, theta).items()}
     model, h, scale = posterior.model, problem.hyperparameters[0], problem.scale
-    force: AbstractForce = Harmonic()
+    leaf = lambda value: jnp.asarray(value) if np.ndim(value) else float(value)
+    force: Any = Harmonic()
     peak = 1.0
+    if model.harmonic and model.mixed:
+        force = MixedCurvature(leaf(natural["curvature_spread"]))
     if not model.harmonic:
-        floor = float(scale.to_reward(posterior.mode[m.FLOOR]))
-        height = abs(natural["plateau"] - floor)
-        peak = (0.5 if model.normalisation == "std" else 0.384) / max(height, 1e-9)
+        floor = scale.to_reward(theta[..., m.FLOOR])
+        height = np.abs(natural["plateau"] - floor)
+        peak = (0.5 if model.normalisation == "std" else 0.384) / np.maximum(height, 1e-9)
         if model.mixed:
-            force = MixedDifficulty(natural["spread"], model.normalisation, floor)  # pyright: ignore[reportArgumentType]
+            force = MixedDifficulty(leaf(natural["spread"]), model.normalisation, leaf(floor))
         else:
-            force = Softmax(model.normalisation, floor)  # pyright: ignore[reportArgumentType]
+            force = Softmax(model.normalisation, leaf(floor))
     # The force of one rollout scatters as the reward of one does, times the curvature.
-    part = float(_sigmoid(posterior.mode[m.PROCESS]))
+    part = _sigmoid(theta[..., m.PROCESS])
     rollouts = np.sqrt(float(h.rollouts_per_step))
     noise = part * natural["observation_noise"] * peak * natural["curvature"] * rollouts
-    several = posterior.specification.free[m.EXPONENT]
+    several = bool(posterior.specification.free[m.EXPONENT])
+    exponent = natural["learning_rate_exponent"] if several else np.ones_like(theta[..., 0])
+    reference = np.full_like(theta[..., 0], float(h.learning_rate)) if several else None
     return Task(
-        curvature=natural["curvature"],  # pyright: ignore[reportArgumentType]
-        plateau=natural["plateau"],  # pyright: ignore[reportArgumentType]
-        initial_reward=natural["initial_reward"],  # pyright: ignore[reportArgumentType]
-        rollout_noise=noise,  # pyright: ignore[reportArgumentType]
+        curvature=leaf(natural["curvature"]),
+        plateau=leaf(natural["plateau"]),
+        initial_reward=leaf(natural["initial_reward"]),
+        rollout_noise=leaf(noise),
         force=force,
-        learning_rate_exponent=natural.get("learning_rate_exponent", 1.0),  # pyright: ignore[reportArgumentType]
-        reference_learning_rate=float(h.learning_rate) if several else None,  # pyright: ignore[reportArgumentType]
+        learning_rate_exponent=leaf(exponent),
+        reference_learning_rate=None if reference is None else leaf(reference),
     )
 
 

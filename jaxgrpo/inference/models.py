@@ -42,7 +42,7 @@ class Model:
         momentum: One of NO_MOMENTUM, FREE_MOMENTUM, OPTIMIZER_MOMENTUM.
         harmonic: Whether the force is harmonic (otherwise softmax).
         normalisation: `"std"` or `"mean"` for the softmax forces.
-        mixed: Whether prompts are of mixed difficulty.
+        mixed: Whether prompts are of mixed difficulty (softmax), or directions of mixed curvature (harmonic).
         baseline: Whether it is a curve without dynamics of ours.
     """
 
@@ -64,6 +64,13 @@ MODELS: dict[str, Model] = {
     for m in (
         Model("first_order", "first order", _HARMONIC),
         Model("second_order", "second order", (*_HARMONIC, FORM), momentum=FREE_MOMENTUM),
+        Model(
+            "mixed_curvature",
+            "mixed curvature",
+            (*_HARMONIC, FORM),
+            momentum=OPTIMIZER_MOMENTUM,
+            mixed=True,
+        ),
         Model("softmax_std", "softmax, std-normalised", _SOFTMAX, momentum=OPTIMIZER_MOMENTUM, harmonic=False),
         Model(
             "softmax_mean",
@@ -155,13 +162,16 @@ def specify(model: Model, problem: Problem) -> Specification:
         share = (problem.start_level - floor) / (end + 0.1 * sign - floor)
         centre[START], spread[START] = _logit(share), 1.5
     centre[RATE], spread[RATE] = np.log(4.0), 1.5
+    if model.harmonic and model.mixed:
+        # The rate is that of the stiffest direction.
+        centre[RATE], spread[RATE] = np.log(30.0), 2.0
     if not model.harmonic:
         # A logit's excursion over a run, at the peak force, is what the rate counts there.
         centre[RATE], spread[RATE] = np.log(30.0), 2.0
     if model.momentum == FREE_MOMENTUM:
         centre[FORM], spread[FORM] = np.log(momentum / (1.0 - momentum)), 1.5
     elif model.mixed:
-        centre[FORM], spread[FORM] = np.log(1.5), 0.7
+        centre[FORM], spread[FORM] = (np.log(2.0) if model.harmonic else np.log(1.5)), 0.7
     elif FORM in model.free:
         centre[FORM], spread[FORM] = 0.3, 0.7
     else:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxgrpo.inference import models
 from jaxgrpo.inference.models import Specification
 from jaxgrpo.inference.problem import FORCE_POINTS, FORCE_REACH, Observations
-from jaxgrpo.theory.groups import normal_nodes
+from jaxgrpo.theory.groups import half_normal_nodes, normal_nodes
 
 NODES = 21
 Parameters = Float[Array, " parameters"]
@@ -95,8 +95,12 @@ def course(
     floor = jnp.where(harmonic, 0.0, parameters[models.FLOOR])
     height = jnp.where(harmonic, 1.0, plateau - floor)
     x, w = (jnp.asarray(v, dtype) for v in normal_nodes(NODES))
+    y, w_half = (jnp.asarray(v, dtype) for v in half_normal_nodes(NODES))
+    w = jnp.where(harmonic, w_half, w)
     spread = jnp.where(specification.mixed, jnp.exp(parameters[models.FORM]), 0.0)
-    z0 = parameters[models.START] + spread * x
+    z0 = parameters[models.START] + jnp.where(harmonic, 0.0, spread) * x
+    # For a harmonic force the spread is that of the curvature between directions.
+    curvature = jnp.exp(-jnp.where(harmonic, spread, 0.0) * y)
     table = jnp.where(specification.std_normalised, observations.force[0], observations.force[1])
 
     def drive(z):
@@ -104,7 +108,7 @@ def course(
         below = jnp.floor(position)
         index = below.astype(jnp.int32)
         low, high = table[index], table[index + 1]
-        return jnp.where(harmonic, plateau - z, low + (position - below) * (high - low))
+        return jnp.where(harmonic, curvature * (plateau - z), low + (position - below) * (high - low))
 
     weights = jax.nn.one_hot(jnp.round(observations.lag).astype(jnp.int32), depth + 1, dtype=dtype)
 

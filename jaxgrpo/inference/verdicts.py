@@ -11,11 +11,12 @@ from jaxgrpo.inference.problem import Problem
 DOUBT, SUPPORT = 1.0, 3.0
 
 
-def verdicts(fits: Mapping[str, Any], problem: Problem) -> list[str]:
+def verdicts(fits: Mapping[str, Any], best: str, problem: Problem) -> list[str]:
     """Sentences on what the data support.
 
     Args:
         fits: Model name to its fit, the most probable first.
+        best: Name of the chosen model.
         problem: What was fitted.
 
     Returns:
@@ -25,18 +26,18 @@ def verdicts(fits: Mapping[str, Any], problem: Problem) -> list[str]:
     sentences = []
     evidence = {name: f.log_evidence for name, f in fits.items()}
     dynamic = [name for name, f in fits.items() if not f.baseline]
-    best = dynamic[0]
     trend = evidence[best] - evidence["constant"]
     if trend < SUPPORT:
         sentences.append(
             f"No trend is told from noise (log evidence {trend:+.1f} against a constant): parameters below are not to be used."
         )
-    rivals = [name for name in dynamic[1:] if evidence[best] - evidence[name] < SUPPORT]
+    others = [name for name in dynamic if name != best]
+    rivals = [name for name in others if evidence[best] - evidence[name] < SUPPORT]
     if rivals:
         names = ", ".join(fits[name].title for name in rivals)
         sentences.append(f"The course is that of the model '{fits[best].title}'; not told apart from it: {names}.")
     else:
-        second = evidence[best] - evidence[dynamic[1]]
+        second = evidence[best] - evidence[others[0]]
         sentences.append(
             f"The course is that of the model '{fits[best].title}' (log evidence {second:+.1f} against the next one)."
         )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jaxgrpo.report.outlook import Outlook
 
 FINE, BAD_INPUT = 0, 2
+# Fields of a task that an option sets.
+_TASK_FIELDS = ("curvature", "plateau", "initial_reward", "rollout_noise", "sharpness", "spread", "floor")
 # Runs are fitted in portions of this size, so that a progress bar can move.
 _PORTION = 16
 
@@ -92,11 +94,14 @@ def check_settings(given: Mapping[str, Any]) -> None:
         if name not in names:
             raise JaxgrpoError(f"{name!r} is no hyperparameter; there are: {', '.join(names)}")
         try:
-            Hyperparameters(**({"learning_rate": 1.0} | {name: value}))
+            settings: dict[str, Any] = {"learning_rate": 1.0, name: value}
+            Hyperparameters(**settings)
         except (ValueError, TypeError) as error:
             reason = " ".join(str(error).split())
             option = "--" + name.replace("_", "-")
-            raise JaxgrpoError(reason.replace(name, option, 1) if name in reason else f"{option}: {reason}") from error
+            raise JaxgrpoError(
+                reason.replace(name, option, 1) if name in reason else f"{option}: {reason}"
+            ) from error
 
 
 def _reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -155,6 +160,9 @@ def _read(arguments: argparse.Namespace) -> Result:
 def _fit(arguments: argparse.Namespace) -> Result:
     runs, skipped = _read_all(arguments, "longest")
     from jaxgrpo.inference.fit import fit
+    from jaxgrpo.report.outlook import compile_ahead
+
+    compile_ahead()
 
     options = {"model": arguments.model, "bounds": arguments.bounds}
     if arguments.joint:
@@ -168,7 +176,7 @@ def _fit(arguments: argparse.Namespace) -> Result:
 
 
 def _fit_each(runs: Sequence[Run], options: Mapping[str, Any]) -> tuple[list["Fit"], list[str]]:
-    """Fit runs one by one in one compiled program; those that cannot be fitted are left out with the reason."""
+    """Fit runs one by one in one compiled program; leave out, with the reason, what cannot be fitted."""
     from jaxgrpo.errors import FitError
     from jaxgrpo.inference.fit import fit, fit_each
 
@@ -203,7 +211,7 @@ def _fit_result(fits: list["Fit"], sharpness: float | None, skipped: list[str]) 
 
     outlooks = [[of(fit, index) for index in range(len(fit.runs))] for fit in fits]
     if len(fits) == 1:
-        blocks = tables.fit_report(fits[0], outlooks[0])
+        blocks = tables.fit_report(fits[0], outlooks[0], _with_fitted_inertia(fits[0]))
     else:
         blocks = tables.fits_report(fits, [own[0] for own in outlooks])
 
@@ -216,6 +224,18 @@ def _fit_result(fits: list["Fit"], sharpness: float | None, skipped: list[str]) 
     return Result(blocks, content, draw, fits[0].run.name, skipped)
 
 
+def _with_fitted_inertia(fit: "Fit") -> "Outlook | None":
+    """Regime with the inertia that was fitted instead of the optimizer's, where the model has its own."""
+    from jaxgrpo.report.outlook import outlook
+    from jaxgrpo.report.scenarios import with_inertia
+
+    inertia = fit.parameters.get("inertial_time")
+    if inertia is None:
+        return None
+    acting = with_inertia(fit.hyperparameters[0], np.asarray(inertia.value))
+    return _checked(lambda: outlook(acting, fit.task))
+
+
 def _checked(make: Callable[[], Any]) -> Any:
     """Say what the theory refuses (a fractional async lag, say) as one line of the user's."""
     try:
@@ -223,7 +243,11 @@ def _checked(make: Callable[[], Any]) -> Any:
     except JaxgrpoError:
         raise
     except ValueError as error:
-        raise JaxgrpoError(" ".join(str(error).split())) from error
+        reason = " ".join(str(error).split())
+        name = reason.split(" ", 1)[0]
+        if name in (*tables.SETTINGS, *_TASK_FIELDS):
+            reason = reason.replace(name, "--" + name.replace("_", "-"), 1)
+        raise JaxgrpoError(reason) from error
 
 
 def _demo(arguments: argparse.Namespace) -> Result:
@@ -232,7 +256,10 @@ def _demo(arguments: argparse.Namespace) -> Result:
     from jaxgrpo.inference.fit import fit
 
     folder = files("jaxgrpo") / "data"
-    with as_file(folder / "demo_trl_trainer_state.json") as log, as_file(folder / "demo_trl_config.json") as config:
+    with (
+        as_file(folder / "demo_trl_trainer_state.json") as log,
+        as_file(folder / "demo_trl_config.json") as config,
+    ):
         one = read_run(log, config=config)
         command = f"jaxgrpo fit {log} --config {config}"
     result = _fit_result([fit(one)], None, [])
@@ -309,10 +336,11 @@ def _predict_task(arguments: argparse.Namespace) -> Result:
             _checked(lambda h=hyperparameters, label=label: s.scenario_of_task(label, h, task, steps))
         )
     force = arguments.force or "harmonic"
-    detail = (
-        f"A task of curvature {tables.setting(arguments.curvature)} ({force} force), plateau "
-        f"{tables.setting(arguments.plateau)}, initial reward {tables.setting(arguments.initial_reward or 0.0)}."
+    curvature, plateau, start = (
+        tables.setting(value or 0.0)
+        for value in (arguments.curvature, arguments.plateau, arguments.initial_reward)
     )
+    detail = f"A task of curvature {curvature} ({force} force), plateau {plateau}, initial reward {start}."
     remarks = []
     if not arguments.rollout_noise:
         remarks.append("no --rollout-noise was given, so the bands have no width")
@@ -326,8 +354,8 @@ def _check_rewards(arguments: argparse.Namespace) -> None:
     start, end, floor = arguments.initial_reward or 0.0, arguments.plateau, arguments.floor or 0.0
     if arguments.force in ("softmax", "mixed") and not min(floor, end) < start < max(floor, end):
         raise JaxgrpoError(
-            f"--initial-reward {tables.setting(start)} must lie between --floor {tables.setting(floor)} and --plateau "
-            f"{tables.setting(end)} for the {arguments.force} force"
+            f"--initial-reward {tables.setting(start)} must lie between --floor {tables.setting(floor)} "
+            f"and --plateau {tables.setting(end)} for the {arguments.force} force"
         )
 
 
@@ -366,7 +394,9 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
         )
     except ReadError as error:
         raise _in_option_words(error) from error
-    if "learning_rate" in names and (one.hyperparameters is None or not float(one.hyperparameters.learning_rate) > 0):
+    if "learning_rate" in names and (
+        one.hyperparameters is None or not float(one.hyperparameters.learning_rate) > 0
+    ):
         raise ReadError(
             f"{arguments.logs}: its learning rate is not known, so that no other can be predicted; "
             "give --log-setting learning_rate=VALUE or --config FILE"
@@ -382,9 +412,7 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
     for changes in _progress(combinations if names else [], "predicting"):
         hyperparameters = _checked(lambda changes=changes: s.with_settings(scenarios.own, changes))
         label = _label(changes, varied) or "as given"
-        predicted.append(
-            _checked(lambda h=hyperparameters, label=label: scenarios.at(label, h, steps))
-        )
+        predicted.append(_checked(lambda h=hyperparameters, label=label: scenarios.at(label, h, steps)))
     kept = [p for p in predicted if not _same(p.hyperparameters, own.hyperparameters)]
     own = dataclasses.replace(own, label=_own_label(own, kept))
     shown = sorted([own, *kept], key=lambda p: _order(p, kept))
@@ -396,12 +424,13 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
     ]
     if fitted.task.reference_learning_rate is None and "learning_rate" in names:
         remarks.append(
-            "One log has one learning rate: how the force grows with the rate is taken as proportional, and the bands at "
-            "other rates hold what that leaves open (exponent 1, a factor 1.6 either way). Logs at two rates, fitted with "
-            "fit --joint, measure it."
+            "One log has one learning rate: the force is taken to grow in proportion to the rate, and the "
+            "bands at other rates hold what that leaves open (an exponent of 1, a factor of 1.6 either way)."
         )
     if "group_size" in names or "prompts_per_step" in names:
-        remarks.append("G and prompts per step change the noise; the plateau and the speed stay (to leading order).")
+        remarks.append(
+            "G and prompts per step change the noise; the plateau and the speed stay (to leading order)."
+        )
     at = one.logged_steps[0] + last / one.steps_per_row
     end = f"step {tables.setting(round(at, 6))} of the log ({tables.setting(last)} optimizer steps)"
     details = [f"Fitted: {fitted.title}.", _common_settings(shown)]
@@ -488,7 +517,12 @@ def _write(arguments: argparse.Namespace, result: Result) -> None:
         Path(arguments.html).write_text(document, encoding="utf-8")
         written.append(f"Page: {arguments.html}")
     if arguments.json is not None:
-        content = {"jaxgrpo": _version(), "command": arguments.command, **result.data, "left_out": result.skipped}
+        content = {
+            "jaxgrpo": _version(),
+            "command": arguments.command,
+            **result.data,
+            "left_out": result.skipped,
+        }
         encoded = json.dumps(jsonable(content), indent=1, allow_nan=False)
         if quiet:
             print(encoded)

@@ -47,23 +47,14 @@ def setting(value: float) -> str:
 
 
 def interval(lower: float, upper: float) -> str:
-    """An interval, both ends to the digits that its width warrants."""
-    if not (math.isfinite(lower) and math.isfinite(upper)):
-        low = number(lower) if math.isfinite(lower) else "–"
-        high = number(upper) if math.isfinite(upper) else "–"
-        return f"[{low}, {high}]"
-    return f"[{_to_width(lower, upper - lower)}, {_to_width(upper, upper - lower)}]"
-
-
-def _to_width(value: float, width: float) -> str:
-    """A number to two digits of an interval's width, and to three of its own at most six."""
-    size = max(abs(value), width)
-    if width <= 0 or size == 0:
-        return number(value)
-    digits = math.floor(math.log10(size)) - math.floor(math.log10(width)) + 2
-    if value and abs(value) < size:
-        digits += math.floor(math.log10(abs(value))) - math.floor(math.log10(size))
-    return number(value, min(max(digits, 2), 6))
+    """An interval, both ends to the same decimal: two digits of its width."""
+    ends = (lower, upper)
+    width = upper - lower
+    plain = all(math.isfinite(end) and (end == 0 or 1e-3 <= abs(end) < 1e5) for end in ends)
+    if not plain or not 1e-6 <= width:
+        return f"[{number(lower, infinite='–')}, {number(upper, infinite='–')}]"
+    decimals = max(1 - math.floor(math.log10(width)), 0)
+    return f"[{lower:.{decimals}f}, {upper:.{decimals}f}]"
 
 
 def percent(share: float) -> str:

@@ -1,12 +1,14 @@
 """What one configuration is in for on a task: regime, damping, and how far it is from instability."""
 
 import dataclasses
+import threading
 from dataclasses import dataclass
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from jaxgrpo.theory.forces import Harmonic, KLAnchored, MixedDifficulty, Softmax
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.oscillator import REGIMES
 from jaxgrpo.theory.reduction import reduce
@@ -20,7 +22,7 @@ class Outlook:
 
     Attributes:
         regime: `"overdamped"`, `"critical"`, `"underdamped"` or `"unstable"`.
-        matched: Whether regime and damping are those of the exactly matched oscillator; otherwise of the leading order.
+        matched: Whether regime and damping are exact (the matched oscillator), or to leading order.
         damping_ratio: 1 is critical damping, below it the reward rings.
         timescale: Slowest e-folding time.
         period: Period of the ringing; infinite if there is none.
@@ -35,6 +37,8 @@ class Outlook:
         leading_critical_learning_rate: See above.
         leading_oscillation_onset: See above.
         is_upper_bound: Whether the thresholds are upper bounds, for want of a measured sharpness.
+        saturates: Whether the force weakens as prompts are solved (softmax forces): the figures are then
+            those of its stiffest part, midway up the course, which a run passes through.
     """
 
     regime: str
@@ -53,6 +57,7 @@ class Outlook:
     leading_critical_learning_rate: float
     leading_oscillation_onset: float
     is_upper_bound: bool
+    saturates: bool = False
 
 
 @eqx.filter_jit
@@ -65,6 +70,18 @@ def _numbers(hyperparameters, task, async_lag: float, staleness: float):
         oscillator = reduce(hyperparameters, task, order=order, throw=False)
     shape = (oscillator.regime, oscillator.damping_ratio, oscillator.timescale, oscillator.period)
     return shape, stability(hyperparameters, task)
+
+
+def compile_ahead() -> threading.Thread:
+    """Compile the usual program beside other work, so that its figures need not be waited for.
+
+    Returns:
+        The thread that does it; the interpreter does not end before it has.
+    """
+    usual = Task(curvature=1.0, plateau=1.0)  # pyright: ignore[reportArgumentType]
+    thread = threading.Thread(target=outlook, args=(Hyperparameters(1e-6), usual))  # pyright: ignore
+    thread.start()
+    return thread
 
 
 def outlook(hyperparameters: Hyperparameters, task: Task) -> Outlook:
@@ -81,6 +98,11 @@ def outlook(hyperparameters: Hyperparameters, task: Task) -> Outlook:
         ValueError: If the async lag is not a whole number.
     """
     lag, staleness = float(hyperparameters.async_lag), float(hyperparameters.staleness)
+    saturates = isinstance(task.force, Softmax | MixedDifficulty)
+    if not isinstance(task.force, KLAnchored):
+        # The linearised force is harmonic whatever its shape: one compiled program serves them all.
+        slope = task.force.peak_slope()
+        task = dataclasses.replace(task, force=Harmonic(), curvature=float(task.curvature) * slope)
     shape, limits = _numbers(hyperparameters, task, lag, staleness)
     regime, damping_ratio, timescale, period = shape
     numbers = {
@@ -89,12 +111,13 @@ def outlook(hyperparameters: Hyperparameters, task: Task) -> Outlook:
         if field.name != "is_upper_bound"
     }
     return Outlook(
-        # The sharpness, where there is one, decides: it can be far above the curvature that drives the reward.
+        # The sharpness, where there is one, decides: it can be far above the fitted curvature.
         regime="unstable" if numbers["margin"] < 0 else REGIMES[int(regime)],
         matched=lag == 0,
         damping_ratio=float(damping_ratio),
         timescale=float(timescale),
         period=float(period),
         is_upper_bound=limits.is_upper_bound,
+        saturates=saturates,
         **numbers,
     )

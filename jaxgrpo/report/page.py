@@ -1,4 +1,4 @@
-"""Reports as one self-contained HTML page: pictures inside it, all text escaped, no scripts, nothing to fetch."""
+"""Reports as one self-contained HTML page: pictures inside, all text escaped, no scripts."""
 
 import base64
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from jaxgrpo.report.blocks import Block, Bullets, Heading, Pairs, Paragraph, Tab
 from jaxgrpo.report.text import clean
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff;
+  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin: 2.5rem 0 0; overflow-wrap: anywhere; }
 h1:first-child { margin-top: 0; }
 h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
@@ -55,12 +56,16 @@ def _html(block: Block) -> str:
         items = "\n".join(f"<li>{_text(item)}</li>" for item in block.items)
         return f"<ul>\n{items}\n</ul>"
     if isinstance(block, Pairs):
-        rows = "\n".join(f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>" for name, value in block.rows)
+        rows = "\n".join(
+            f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>" for name, value in block.rows
+        )
         return f'<table class="pairs">\n{rows}\n</table>'
     return _table(block)
 
 
-def page(title: str, blocks: Sequence[Block], pictures: Sequence[tuple[str, bytes]] = (), footer: str = "") -> str:
+def page(
+    title: str, blocks: Sequence[Block], pictures: Sequence[tuple[str, bytes]] = (), footer: str = ""
+) -> str:
     """A report as an HTML page.
 
     Args:
@@ -73,17 +78,15 @@ def page(title: str, blocks: Sequence[Block], pictures: Sequence[tuple[str, byte
         The page.
     """
     parts = [_html(block) for block in blocks]
-    shown = [
-        f'<img alt="{_text(description)}" src="data:image/png;base64,{base64.b64encode(png).decode("ascii")}">'
-        for description, png in pictures
-    ]
+    encoded = [(_text(words), base64.b64encode(png).decode("ascii")) for words, png in pictures]
+    shown = [f'<img alt="{words}" src="data:image/png;base64,{png}">' for words, png in encoded]
     at = 1 if blocks and isinstance(blocks[0], Title) else 0
     body = "\n".join([*parts[:at], *shown, *parts[at:]])
     end = f"\n<footer>{_text(footer)}</footer>" if footer else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; "
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         "style-src 'unsafe-inline'\">\n"
         f"<title>{_text(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n{body}{end}\n</body>\n</html>\n"
     )

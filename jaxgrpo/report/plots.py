@@ -1,6 +1,6 @@
 """Pictures of runs, fits and predictions; each function returns a matplotlib `Figure`.
 
-The figures are made without pyplot, so that nothing global is touched: no backend is chosen and no window opens.
+The figures are made without pyplot, so that nothing global is touched: no backend is chosen, no window opens.
 """
 
 import math
@@ -29,7 +29,16 @@ _DATA, _SMOOTHED, _FIT, _PLATEAU, _RATE = "#8a8a8a", "#222222", "#0072B2", "#D55
 _MOST_PANELS = 24
 # Bands of more predictions than this would hide one another.
 _MOST_BANDS = 4
-_CHANNELS = ("reward_std", "zero_spread", "kl", "entropy", "length", "grad_norm", "learning_rate", "eval_reward")
+_CHANNELS = (
+    "reward_std",
+    "zero_spread",
+    "kl",
+    "entropy",
+    "length",
+    "grad_norm",
+    "learning_rate",
+    "eval_reward",
+)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -137,7 +146,7 @@ def _scheduled_rate(run: "Run") -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def fit(fit: "Fit") -> Figure:
-    """A fit: rewards, their moving mean, the expected reward with its band, plateau, residuals and learning rate.
+    """A fit: rewards, moving mean, expected reward with its band, plateau, residuals and learning rate.
 
     Args:
         fit: What `jaxgrpo.fit` returned; a joint fit is shown run by run.
@@ -177,9 +186,9 @@ def fit(fit: "Fit") -> Figure:
         _tidy(axes)
     figure.align_ylabels(panels)
     caption = (
-        f"R² {fit.r_squared:.3f}; of the moving mean {fit.r_squared_smoothed:.3f}; a perfect curve would reach "
-        f"{fit.explained_ceiling:.3f}. Blue band: where the expected reward lies with 90 % probability, from the "
-        "uncertainty of the parameters; single rewards scatter about it by their batches."
+        f"R² {fit.r_squared:.3f}; of the moving mean {fit.r_squared_smoothed:.3f}; a perfect curve would "
+        f"reach {fit.explained_ceiling:.3f}. Blue band: where the expected reward lies with 90 % "
+        "probability, from the uncertainty of the parameters; single rewards scatter about it."
     )
     _caption(figure, caption, 118)
     return figure
@@ -210,13 +219,15 @@ def fits(fits: Sequence["Fit"]) -> Figure:
         _limits(axes, run.reward, held)
         r_squared = one.r_squared_per_run[index]
         axes.set_title(
-            f"{_escape(_short(run.name, 40))}\n{_escape(one.title)}, R² {r_squared:.3f}", fontsize=8, loc="left"
+            f"{_escape(_short(run.name, 40))}\n{_escape(one.title)}, R² {r_squared:.3f}",
+            fontsize=8,
+            loc="left",
         )
         _tidy(axes)
     figure.supylabel("reward", fontsize=9)
     caption = (
-        "Against the step of each log. Dots: rewards as logged; black: moving mean; blue: expected reward with its 90 % band; "
-        "orange: plateau with its 90 % interval."
+        "Against the step of each log. Dots: rewards as logged; black: moving mean; blue: expected reward "
+        "with its 90 % band; orange: plateau with its 90 % interval."
     )
     if len(pairs) > len(shown):
         caption += f" The first {len(shown)} of {len(pairs)} runs."
@@ -224,7 +235,9 @@ def fits(fits: Sequence["Fit"]) -> Figure:
     return figure
 
 
-def prediction(scenarios: Sequence["Scenario"], run: "Run | None" = None, title: str = "Predicted runs") -> Figure:
+def prediction(
+    scenarios: Sequence["Scenario"], run: "Run | None" = None, title: str = "Predicted runs"
+) -> Figure:
     """Predicted runs with their bands, on the rewards of the run that they were predicted from.
 
     Args:
@@ -279,7 +292,9 @@ def prediction(scenarios: Sequence["Scenario"], run: "Run | None" = None, title:
     if banded:
         what = "its gradient noise" if run is None else "what the fit leaves open, and its gradient noise"
         level = 100 * scenarios[0].level
-        caption = f"Band: where the expected reward of such a run lies with {level:.0f} % probability ({what})."
+        caption = (
+            f"Band: where the expected reward of such a run lies with {level:.0f} % probability ({what})."
+        )
     else:
         caption = "Expected rewards; the table gives their bands at the end."
     if len(scenarios) > len(shown):
@@ -297,7 +312,9 @@ def run(run: "Run") -> Figure:
     Returns:
         The figure.
     """
-    present = [name for name in _CHANNELS if np.isfinite(run.channels.get(name, np.array([np.nan]))).sum() > 1]
+    present = [
+        name for name in _CHANNELS if np.isfinite(run.channels.get(name, np.array([np.nan]))).sum() > 1
+    ]
     rows = -(-len(present) // 2)
     figure = _figure(8.0, 3.2 + 1.3 * rows)
     layout = [["reward", "reward"]]

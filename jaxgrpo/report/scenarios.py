@@ -18,7 +18,7 @@ from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.task import Task
 from jaxgrpo.theory.trajectory import predict
 
-# Prior standard deviation of the logarithm of the learning-rate exponent, which runs at one rate cannot narrow.
+# Prior standard deviation of the logarithm of the learning-rate exponent; runs at one rate cannot narrow it.
 _EXPONENT_SPREAD = 0.5
 _DRAWS = 200
 
@@ -76,12 +76,13 @@ def scenario_of_task(
 class Scenarios:
     """Predictions of one fitted task under any settings, with what the fit leaves open in their bands.
 
-    The band holds the expected reward of a new run: it covers the uncertainty of the task's parameters, the gradient noise
-    of the run and, at another learning rate than the fitted one, how the force grows with the rate, which a single rate
-    cannot tell (exponent 1, with a standard deviation of 0.5 in its logarithm).
+    The band holds the expected reward of a new run: it covers the uncertainty of the task's parameters, the
+    gradient noise of the run and, at another learning rate than the fitted one, how the force grows with the
+    rate, which a single rate cannot tell (exponent 1, with a standard deviation of 0.5 in its logarithm).
 
-    Where the fit has an inertia of its own (second order), a prediction keeps its ratio to what the optimizer's momentum
-    explains, so that at the run's own settings it is the fit; otherwise the inertia is the optimizer's.
+    Where the fit has an inertia of its own (second order), a prediction keeps its ratio to what the
+    optimizer's momentum explains, so that at the run's own settings it is the fit; otherwise the inertia is
+    the optimizer's.
 
     Args:
         fit: The fit; of several runs the first is the reference.
@@ -118,20 +119,16 @@ class Scenarios:
         """What is taken for the inertia, in a sentence."""
         if self._inertia is None:
             return "The inertia is taken to be the optimizer's momentum."
-        return "The fitted inertia is taken to change in proportion to what the optimizer's momentum explains."
+        return (
+            "The fitted inertia is taken to change in proportion to what the optimizer's momentum explains."
+        )
 
     def _acting(self, h: Hyperparameters, inertia: np.ndarray) -> Hyperparameters:
-        """The settings with a momentum that has the given inertia at the run's own settings; the speed stays."""
+        """The settings with an inertia that is the given one at the run's own momentum."""
         momentum, own = float(h.momentum), float(self.own.momentum)
         if own > 0:
             inertia = inertia * (momentum / (1.0 - momentum)) / (own / (1.0 - own))
-        effective = inertia / (1.0 + inertia)
-        rate = np.full_like(effective, float(h.learning_rate))
-        if h.convention == "heavy_ball":
-            rate = rate * (1.0 - effective) / (1.0 - momentum)
-        return eqx.tree_at(
-            lambda x: (x.momentum, x.learning_rate), h, (jnp.asarray(effective), jnp.asarray(rate))
-        )
+        return with_inertia(h, inertia)
 
     def expected(self, hyperparameters: Hyperparameters, steps: np.ndarray) -> np.ndarray:
         """Expected reward of a run at the most probable parameters.
@@ -156,7 +153,7 @@ class Scenarios:
         Args:
             label: What to call it.
             hyperparameters: Its settings.
-            steps: Optimizer steps; the learning-rate schedule is that of the log, its last factor kept beyond.
+            steps: Optimizer steps; the schedule is that of the log, its last factor kept beyond.
             is_own: Whether these are the settings of the run that was fitted.
 
         Returns:
@@ -191,6 +188,23 @@ class Scenarios:
             outlook(hyperparameters, self.task),
             is_own,
         )
+
+
+def with_inertia(h: Hyperparameters, inertia: np.ndarray) -> Hyperparameters:
+    r"""The settings with the momentum that has a given inertia; the speed of the overdamped course stays.
+
+    Args:
+        h: One configuration.
+        inertia: Inertial time $\mu/(1-\mu)$ in optimizer steps, any shape.
+
+    Returns:
+        Settings whose momentum and learning rate have the shape of the inertia.
+    """
+    momentum = inertia / (1.0 + inertia)
+    rate = np.full_like(momentum, float(h.learning_rate))
+    if h.convention == "heavy_ball":
+        rate = rate * (1.0 - momentum) / (1.0 - float(h.momentum))
+    return eqx.tree_at(lambda x: (x.momentum, x.learning_rate), h, (jnp.asarray(momentum), jnp.asarray(rate)))
 
 
 def with_settings(base: Hyperparameters, changes: Mapping[str, Any]) -> Hyperparameters:

@@ -39,11 +39,15 @@ _SHORT = {
     "staleness": "stale",
 }
 _WHY_UPPER = (
-    "no sharpness was measured, and the curvature that a reward curve shows can be far below the sharpness that "
-    "decides stability. The true limits may be much lower."
+    "no sharpness was measured, and the curvature that a reward curve shows can be far below the sharpness "
+    "that decides stability. The true limits may be much lower."
+)
+_SATURATES = (
+    "A softmax force is stiffest midway up the course and vanishes as prompts are solved: the figures are "
+    "those of its stiffest part, and a run beyond the limit there swings for a while rather than diverges."
 )
 _UPPER_BOUND = f"Upper bounds: {_WHY_UPPER}"
-_CONVENTIONS = {"ema": "EMA (Adam)", "heavy_ball": "heavy ball"}
+_CONVENTIONS = {"ema": "EMA", "heavy_ball": "heavy ball"}
 
 
 def setting_of(hyperparameters: "Hyperparameters", name: str) -> str:
@@ -130,8 +134,11 @@ def run_report(run: "Run", given: Sequence[str] = (), config: str | None = None)
             [title, setting_of(h, name), _source(run, name, given, config)]
             for name, title in SETTINGS.items()
         ]
-        table.append(["momentum convention", _CONVENTIONS[h.convention], ""])
-        blocks.append(Table([Column("setting", "left"), Column("value"), Column("from", "left", True)], table))
+        convention = "EMA, as in Adam" if h.convention == "ema" else "heavy ball"
+        table.append(["momentum convention", convention, ""])
+        blocks.append(
+            Table([Column("setting", "left"), Column("value"), Column("from", "left", True)], table)
+        )
     return blocks + notes(run.warnings)
 
 
@@ -165,7 +172,9 @@ def runs_report(runs: Sequence["Run"]) -> list[Block]:
         known = ["–"] * len(names) if h is None else [setting_of(h, entry) for entry in names]
         change = f"{number(first)} → {number(last)}"
         rows.append([name, run.framework, str(len(run)), steps_of(run), change, *known])
-    legend = "reward: means of the first and the last tenth; rate: learning rate; G: group size; K: refresh interval"
+    legend = (
+        "reward: means of the first and last tenth; rate: learning rate; G: group size; K: refresh interval"
+    )
     return [
         Title(f"{len(runs)} runs"),
         Table(columns, rows),
@@ -200,10 +209,14 @@ _PYTHON_WORDS = (
     (re.compile(r"\bsegment=NUMBER, or read_runs for all"), "--segment NUMBER, or --segment all"),
     (re.compile(r"\brun=NAME or call read_runs"), "--run NAME"),
     (re.compile(r"\(give hyperparameters or config\)"), "(give --momentum, --group-size or --config)"),
-    (re.compile(r"\(give refresh_interval or steps_per_row\)"), "(give --refresh-interval or --steps-per-row)"),
+    (
+        re.compile(r"\(give refresh_interval or steps_per_row\)"),
+        "(give --refresh-interval or --steps-per-row)",
+    ),
     (re.compile(r"\bgive learning_rate with the hyperparameters"), "give --learning-rate"),
     (re.compile(r"\bsteps_per_row must"), "--steps-per-row must"),
     (re.compile(r"\bsegment must"), "--segment must"),
+    (re.compile(r"\breward=NAME"), "--reward NAME"),
     (re.compile(r"\bcolumns=\{[^}]*\}"), "--column NAME=THEIRS"),
 )
 
@@ -228,7 +241,7 @@ def settings_line(h: "Hyperparameters", without: Sequence[str] = ()) -> str:
     prompts = setting_of(h, "prompts_per_step")
     words = {
         "learning_rate": f"learning rate {setting_of(h, 'learning_rate')}",
-        "momentum": f"momentum {setting_of(h, 'momentum')} ({'EMA' if h.convention == 'ema' else 'heavy ball'})",
+        "momentum": f"momentum {setting_of(h, 'momentum')} ({_CONVENTIONS[h.convention]})",
         "group_size": f"G {setting_of(h, 'group_size')}",
         "refresh_interval": f"K {setting_of(h, 'refresh_interval')}",
         "prompts_per_step": f"{prompts} prompt{'' if prompts == '1' else 's'} a step",
@@ -266,7 +279,10 @@ def _comparison(fit: "Fit") -> list[Block]:
         Column("R² smoothed"),
         Column("", "left"),
     ]
-    return [Heading("Models, the most probable first (▸ the chosen one)"), Table(columns, rows, frozenset(marks))]
+    return [
+        Heading("Models, the most probable first (▸ the chosen one)"),
+        Table(columns, rows, frozenset(marks)),
+    ]
 
 
 def _share(value: float) -> str:
@@ -289,7 +305,12 @@ def _parameters(fit: "Fit") -> list[Block]:
         known = interval(estimate.lower, estimate.upper) if estimate.identified else "not identified"
         value = number(estimate.value, 4) if estimate.identified else f"({number(estimate.value, 2)})"
         rows.append([name.replace("_", " "), value, known, _unit(estimate, fit.run)])
-    columns = [Column("parameter", "left"), Column("estimate"), Column("90 % interval", "left"), Column("unit", "left", True)]
+    columns = [
+        Column("parameter", "left"),
+        Column("estimate"),
+        Column("90 % interval", "left"),
+        Column("unit", "left", True),
+    ]
     return [Heading("What was measured"), Table(columns, rows)]
 
 
@@ -328,13 +349,16 @@ def stability_blocks(outlook: "Outlook", run: "Run | None" = None) -> list[Block
 
 
 def regime_sentence(outlook: "Outlook", run: "Run | None" = None) -> str:
-    """Regime and damping in a sentence."""
+    """Regime and damping in a sentence or two."""
     words = {
         "overdamped": "Overdamped: the reward approaches its plateau without ringing",
         "critical": "Critically damped: the fastest approach without ringing",
         "underdamped": "Underdamped: the reward overshoots and rings",
         "unstable": "Unstable: the swings grow",
     }
+    if outlook.saturates:
+        words["underdamped"] = "Underdamped where the force is stiffest: the reward may overshoot on its way"
+        words["unstable"] = "Beyond the linear limit where the force is stiffest: swings may grow on the way"
     sentence = f"{words[outlook.regime]}; damping ratio {number(outlook.damping_ratio)}"
     if not outlook.matched:
         sentence += " (to leading order, as for every run with an async lag)"
@@ -342,7 +366,12 @@ def regime_sentence(outlook: "Outlook", run: "Run | None" = None) -> str:
         sentence += f", period {number(outlook.period)} optimizer steps"
         if run is not None and run.steps_per_row != 1.0:
             sentence += f" (= {number(outlook.period / run.steps_per_row)} of the log's)"
-    return sentence + "."
+    return sentence + "." + (f" {_SATURATES}" if outlook.saturates else "")
+
+
+def regime_word(outlook: "Outlook") -> str:
+    """The regime in a word or two, for a table."""
+    return "stiff midway" if outlook.saturates and outlook.regime == "unstable" else outlook.regime
 
 
 def fit_report(
@@ -373,7 +402,9 @@ def fit_report(
     blocks += stability_blocks(outlooks[0], run)
     if fitted_outlook is not None:
         blocks.append(
-            Paragraph(f"With the inertia that was fitted, damping ratio {number(fitted_outlook.damping_ratio)}.")
+            Paragraph(
+                f"With the inertia that was fitted, damping ratio {number(fitted_outlook.damping_ratio)}."
+            )
         )
     if len(fit.runs) > 1:
         blocks += _joint_outlooks(fit, outlooks)
@@ -387,7 +418,10 @@ def _joint_runs(fit: "Fit") -> list[Block]:
             run.name,
             str(len(run)),
             steps_of(run),
-            *(setting_of(h, name) for name in ("learning_rate", "group_size", "refresh_interval", "async_lag")),
+            *(
+                setting_of(h, name)
+                for name in ("learning_rate", "group_size", "refresh_interval", "async_lag")
+            ),
             _share(r_squared),
         ]
         for run, h, r_squared in zip(fit.runs, fit.hyperparameters, fit.r_squared_per_run, strict=True)
@@ -403,7 +437,13 @@ def _joint_runs(fit: "Fit") -> list[Block]:
 
 def _joint_outlooks(fit: "Fit", outlooks: Sequence["Outlook"]) -> list[Block]:
     rows = [
-        [run.name, o.regime, number(o.damping_ratio), _share(o.margin), _limit(o.critical_refresh_interval)]
+        [
+            run.name,
+            regime_word(o),
+            number(o.damping_ratio),
+            _share(o.margin),
+            _limit(o.critical_refresh_interval),
+        ]
         for run, o in zip(fit.runs, outlooks, strict=True)
     ]
     columns = [
@@ -422,7 +462,14 @@ def _parts(fit: "Fit") -> list[Block]:
         plateau = part.parameters["plateau"]
         known = interval(plateau.lower, plateau.upper) if plateau.identified else "not identified"
         rows.append(
-            [name, part.title, number(plateau.value), known, _share(part.r_squared), _share(part.explained_ceiling)]
+            [
+                name,
+                part.title,
+                number(plateau.value),
+                known,
+                _share(part.r_squared),
+                _share(part.explained_ceiling),
+            ]
         )
     columns = [
         Column("part", "left", wraps=True),
@@ -473,18 +520,22 @@ def fits_report(fits: Sequence["Fit"], outlooks: Sequence["Outlook"]) -> list[Bl
                 _share(fit.explained_ceiling),
                 number(plateau.value),
                 known,
-                o.regime,
+                regime_word(o),
                 number(o.damping_ratio),
                 _share(o.margin),
             ]
         )
     legend = (
-        "R² of the rewards as logged, of centred moving means, and what a perfect curve would reach (ceiling). "
-        "For all that one fit says, give its log alone."
+        "R² of the rewards as logged, of centred moving means, and what a perfect curve would reach "
+        "(ceiling). For all that one fit says, give its log alone."
     )
     blocks: list[Block] = [Title(f"{len(fits)} runs"), Table(columns, rows), Paragraph(legend)]
+    if any(o.saturates for o in outlooks):
+        blocks.append(Paragraph(_SATURATES))
     if any(o.is_upper_bound for o in outlooks):
-        blocks.append(Paragraph(f"Margins (0 is the threshold of instability) are upper bounds: {_WHY_UPPER}"))
+        blocks.append(
+            Paragraph(f"Margins (0 is the threshold of instability) are upper bounds: {_WHY_UPPER}")
+        )
     lines = [[*fit.warnings, *fit.run.warnings] for fit in fits]
     return blocks + notes_of_several(dict(zip(distinct, lines, strict=True)))
 
@@ -492,9 +543,7 @@ def fits_report(fits: Sequence["Fit"], outlooks: Sequence["Outlook"]) -> list[Bl
 def varied_settings(scenarios: Sequence["Scenario"]) -> list[str]:
     """Names of the settings in which scenarios differ."""
     return [
-        name
-        for name in SETTINGS
-        if len({float(getattr(one.hyperparameters, name)) for one in scenarios}) > 1
+        name for name in SETTINGS if len({float(getattr(one.hyperparameters, name)) for one in scenarios}) > 1
     ]
 
 
@@ -514,9 +563,7 @@ def prediction_report(
         The report.
     """
     varied = varied_settings(scenarios) or ["learning_rate"]
-    columns = [
-        Column("learning\nrate" if name == "learning_rate" else _SHORT[name]) for name in varied
-    ]
+    columns = [Column("learning\nrate" if name == "learning_rate" else _SHORT[name]) for name in varied]
     columns += [
         Column("reward\nat end"),
         Column("90 % band", "left"),
@@ -538,7 +585,7 @@ def prediction_report(
             [
                 *(setting_of(one.hyperparameters, name) for name in varied),
                 *_end_of(one),
-                o.regime,
+                regime_word(o),
                 number(o.damping_ratio),
                 _share(o.margin),
                 _limit(o.critical_refresh_interval),
@@ -548,12 +595,14 @@ def prediction_report(
                 _limit(o.oscillation_onset),
             ]
         )
-    legend = f"End: {end}."
-    legend += " Critical K and rate: where the run turns unstable, all else equal, exact; leading: to leading order."
+    legend = f"End: {end}. Critical K and rate: where the run turns unstable, all else equal, exact"
+    legend += "; leading: to leading order."
     if marks and len(scenarios) > 1:
         legend += " ▸ marks the run's own settings."
     blocks: list[Block] = [Title(title), *(Paragraph(line) for line in details)]
     blocks += [Table(columns, rows, frozenset(marks)), Paragraph(legend)]
+    if any(one.outlook.saturates for one in scenarios):
+        blocks.append(Paragraph(_SATURATES))
     if any(one.outlook.is_upper_bound for one in scenarios):
         blocks.append(Paragraph(f"Margin, critical K and critical rate are upper bounds: {_WHY_UPPER}"))
     return blocks + notes(remarks)

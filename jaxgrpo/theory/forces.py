@@ -14,7 +14,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxgrpo.theory.groups import Normalisation, force_factor, normal_nodes
+from jaxgrpo.theory.groups import Normalisation, force_factor, half_normal_nodes, normal_nodes
 from jaxgrpo.theory.hyperparameters import as_float_leaf, is_concrete
 
 Drive = Callable[[Float[Array, " nodes"]], Float[Array, " nodes"]]
@@ -83,6 +83,45 @@ class Harmonic(AbstractForce):
 
     def peak_slope(self):
         """The slope is 1 everywhere."""
+        return 1.0
+
+
+class MixedCurvature(AbstractForce):
+    r"""Harmonic forces of many directions: $F_i = \kappa e^{-s y_i} (R^* - R_i)$, $y_i$ half-normal, $R$ their mean.
+
+    A policy learns along many directions at once, and their curvatures differ by orders of magnitude: the course rises
+    fast along the stiffest ones, whose curvature is $\kappa$, and has a long tail along the soft ones.
+
+    Args:
+        spread: $s$, how far the logarithm of the curvature falls below its largest value.
+        nodes: Quadrature nodes.
+    """
+
+    spread: Float[Array, ""] = eqx.field(converter=as_float_leaf)
+    nodes: int = eqx.field(static=True, default=21)
+
+    def __check_init__(self):
+        if is_concrete(self.spread) and bool(jnp.any(self.spread < 0)):
+            raise ValueError(f"spread must not be negative, got {self.spread}")
+
+    def initial_state(self, initial_reward, plateau):
+        """All directions start alike."""
+        del plateau
+        return jnp.broadcast_to(jnp.asarray(initial_reward), (self.nodes,))
+
+    def reward(self, state, plateau):
+        """Mean over the directions."""
+        del plateau
+        return jnp.sum(jnp.asarray(half_normal_nodes(self.nodes)[1], state.dtype) * state)
+
+    def bind(self, plateau, group_size, dtype):
+        """Harmonic force along every direction, whatever the group size."""
+        del group_size
+        factor = jnp.exp(-self.spread * jnp.asarray(half_normal_nodes(self.nodes)[0], dtype))
+        return lambda state: factor * (plateau - state)
+
+    def peak_slope(self):
+        """That of the stiffest direction."""
         return 1.0
 
 

@@ -182,6 +182,14 @@ def normal_nodes(nodes: int) -> tuple[np.ndarray, np.ndarray]:
     return x, weights / weights.sum()
 
 
+def half_normal_nodes(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Equidistant nodes and weights (trapezoidal rule) for expectations over the modulus of a standard normal variable."""
+    y = np.linspace(0.0, 3.5, nodes) if nodes > 1 else np.zeros(1)
+    weights = np.exp(-0.5 * y**2)
+    weights[0] *= 0.5 if nodes > 1 else 1.0
+    return y, weights / weights.sum()
+
+
 def _mixture(function, location, spread, group_size, nodes):
     location, spread, group_size = _floats(location, spread, group_size)
     x, w = normal_nodes(nodes)

@@ -168,7 +168,8 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
     if model.momentum == m.FREE_MOMENTUM:
         form = np.log(0.75 / 0.25)
     elif model.mixed:
-        spread, form = 1.3, np.log(1.3)
+        spread = 0.7 if model.harmonic else 1.3
+        form = np.log(spread)
     floor, plateau = (0.0 if bounds else 0.1), 0.85
     rate = (0.05 if model.harmonic else 0.4) / k
     natural = dict(start=0.2 if model.harmonic else -1.5, plateau=plateau, floor=floor, rate=rate, form=form)
@@ -176,14 +177,15 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
     got = mean_course(theta, specification, one_run(problem.observations, 0), depth=lag).reward
 
     per_step = rate * np.repeat(per_cycle, k)
+    x, weights = difficulty_nodes()
     if model.harmonic:
-        force, start, tolerance = (lambda z: plateau - z), np.array([0.2]), 1e-6
+        # Directions, or prompts, whose curvature is log-normal about the common one.
+        force, start, tolerance = (lambda z: np.exp(spread * x) * (plateau - z)), np.full(x.shape, 0.2), 1e-6
     else:
-        x, weights = difficulty_nodes()
         force, tolerance = softmax_force(model.normalisation, case["group_size"]), 1e-4
         start = -1.5 + spread * x
     z = coordinates(start, force, momentum, per_step, k, lag, GRID * k)[:-1:k]
-    expected = z[:, 0] if model.harmonic else floor + (plateau - floor) * sigmoid(z) @ weights
+    expected = z @ weights if model.harmonic else floor + (plateau - floor) * sigmoid(z) @ weights
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(problem.scale.to_reward(np.asarray(got)), expected, rtol=0, atol=tolerance)
 

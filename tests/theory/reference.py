@@ -124,7 +124,7 @@ def bisect(predicate: Callable[[float], bool], low: float, high: float, iteratio
 def critical_stiffness(momentum, refresh_interval, staleness=1.0, async_lag=0):
     """The smallest stiffness at which a disturbance stops decaying, by scan and bisection."""
     arguments = (refresh_interval, staleness, async_lag)
-    grid = np.geomspace(1e-4, 20.0, 4001)
+    grid = np.geomspace(1e-6, 20.0, 5001)
     unstable = spectral_radius(momentum, grid, *arguments) > 1.0
     assert unstable.any() and not unstable[0]
     first = int(np.argmax(unstable))
@@ -264,6 +264,17 @@ def oscillator_moments(mass, damping, stiffness, temperature, error, velocity, t
     return float((transition @ start)[0]), float(covariance[0, 0])
 
 
+def growing_variance(mass, damping, stiffness, noise, t):
+    """Variance from a sharp start for any sign of the damping: the squared response, integrated."""
+
+    def slope(_, state):
+        x, v, _ = state
+        return [v, -(stiffness * x + damping * v) / mass, (noise / mass * x) ** 2]
+
+    solution = integrate.solve_ivp(slope, (0.0, t), [0.0, 1.0, 0.0], method="DOP853", rtol=1e-9, atol=1e-14)
+    return float(solution.y[2, -1])
+
+
 # --- finite groups -----------------------------------------------------------------------------------------
 
 
@@ -304,14 +315,14 @@ def normal_nodes(count: int) -> np.ndarray:
 # --- derivatives -------------------------------------------------------------------------------------------
 
 
-def central_difference(function: Callable[[float], float], x: float, step: float) -> float:
+def central_difference(function: Callable, x: float, step: float):
     """Five-point central difference, error of order step^4."""
     return (
         function(x - 2 * step) - 8 * function(x - step) + 8 * function(x + step) - function(x + 2 * step)
     ) / (12 * step)
 
 
-def forward_difference(function: Callable[[float], float], x: float, step: float) -> float:
+def forward_difference(function: Callable, x: float, step: float):
     """Seven-point one-sided difference, error of order step^6."""
     weights = [-49 / 20, 6.0, -15 / 2, 20 / 3, -15 / 4, 6 / 5, -1 / 6]
     return sum(w * function(x + i * step) for i, w in enumerate(weights)) / step
