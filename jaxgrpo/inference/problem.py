@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from jaxgrpo.errors import FitError
@@ -96,8 +97,17 @@ def force_table(group_size: float) -> np.ndarray:
     p, q = 1.0 / (1.0 + np.exp(-z)), 1.0 / (1.0 + np.exp(z))
     if np.isinf(group_size):
         return np.stack([np.sqrt(p * q), p * q])
-    std = np.asarray(expected_std(p, group_size))
-    return np.stack([std, p * q * (1.0 - 1.0 / group_size)])
+    n = int(group_size)
+    if n != group_size:
+        with jax.enable_x64(True):
+            return np.stack([np.asarray(expected_std(p, group_size)), p * q * (1.0 - 1.0 / group_size)])
+    # The sum of theory.groups.expected_std at a whole group size, without anything to compile.
+    k = np.arange(1.0, n)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, n + 1.0)))])
+    log_choose = log_factorial[n] - log_factorial[1:n] - log_factorial[n - 1 : 0 : -1]
+    log_p, log_q = -np.logaddexp(0.0, -z), -np.logaddexp(0.0, z)
+    weights = np.exp(log_choose + log_p[:, None] * k + log_q[:, None] * (n - k))
+    return np.stack([weights @ (np.sqrt(k * (n - k)) / n), p * q * (1.0 - 1.0 / n)])
 
 
 def smoothing_window(n: int) -> int:

@@ -2,162 +2,164 @@
 
 Noise levels cannot be found by least squares (squared errors shrink them to zero), so that the likelihood itself is climbed:
 Gauss-Newton steps, damped as Levenberg and Marquardt do, with the expected information of the innovations
-$\\tfrac12 \\sum \\log S_n + \\nu_n^2 / S_n$. All of it is batched over models, starts and problems, and compiled once per
-length of the grid.
+$\\tfrac12 \\sum \\log S_n + \\nu_n^2 / S_n$.
+
+What is compiled is the Kalman filter alone, batched over problems, models and points in parameter space. Its derivatives by the
+few parameters are differences in double precision, good to six digits: differentiating the program would make it several
+times as large, and compiling it is what a user waits for who fits one log.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from jaxgrpo.inference.models import Specification
 from jaxgrpo.inference.problem import Observations
-from jaxgrpo.inference.state_space import course, innovations
+from jaxgrpo.inference.state_space import Innovations, innovations
+
+# Step of the differences, in prior standard deviations.
+_DIFFERENCE = 1e-6
+# A step of more prior standard deviations than this trusts the local model too far.
+_LONGEST_STEP = 2.0
+# A search has converged where a step gains less than this in log posterior.
+_TOLERANCE = 1e-3
+
+# The runs of a problem are the leading axis of all its arrays but the horizon.
+_RUNS = Observations(0, 0, 0, 0, 0, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
 
 
 class Mode(NamedTuple):
-    """A local maximum of the posterior."""
+    """Where a search ended; leading axes problems and models, NumPy arrays."""
 
-    parameters: Float[Array, " parameters"]
-    objective: Float[Array, ""]
-    gradient: Float[Array, " parameters"]
-    information: Float[Array, "parameters parameters"]
-    reward: Float[Array, "runs cycles"]
-    sensitivity: Float[Array, "runs cycles parameters"]
-    steps: Int[Array, ""]
-    converged: Bool[Array, ""]
-
-
-def _prior_residual(parameters, specification):
-    return jnp.where(specification.free, (parameters - specification.centre) / specification.spread, 0.0)
-
-
-_AXES = Observations(0, 0, 0, 0, 0, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
-
-
-def _objective(parameters, specification, observations, depth):
-    """Innovations of all runs at given parameters."""
-    parameters = jnp.where(specification.free, parameters, specification.centre)
-    run = partial(innovations, parameters, specification, depth=depth)
-    result = jax.vmap(lambda o: run(o), in_axes=(_AXES,))(observations)
-    return result.error, result.variance, result.reward
-
-
-def _evaluate(parameters, specification, observations, depth):
-    function = partial(_objective, specification=specification, observations=observations, depth=depth)
-
-    def doubled(p):
-        out = function(p)
-        return out, out
-
-    tangents, (error, variance, reward) = jax.jacfwd(doubled, has_aux=True)(parameters)
-    d_error, d_variance, d_reward = tangents
-    residual = _prior_residual(parameters, specification)
-    seen = observations.count > 0
-    objective = 0.5 * jnp.sum(jnp.where(seen, jnp.log(variance) + error**2 / variance, 0.0)) + 0.5 * jnp.sum(residual**2)
-    weight_error = jnp.where(seen, error / variance, 0.0)
-    weight_variance = jnp.where(seen, 0.5 * (1.0 - error**2 / variance) / variance, 0.0)
-    gradient = jnp.einsum("rn,rnp->p", weight_error, d_error) + jnp.einsum("rn,rnp->p", weight_variance, d_variance)
-    scaled_error = d_error * jnp.where(seen, 1.0 / jnp.sqrt(variance), 0.0)[..., None]
-    scaled_variance = d_variance * jnp.where(seen, 1.0 / variance, 0.0)[..., None]
-    information = jnp.einsum("rnp,rnq->pq", scaled_error, scaled_error) + 0.5 * jnp.einsum(
-        "rnp,rnq->pq", scaled_variance, scaled_variance
-    )
-    free = specification.free
-    gradient = jnp.where(free, gradient + residual / specification.spread, 0.0)
-    both = free[:, None] & free[None, :]
-    information = jnp.where(both, information, 0.0) + jnp.diag(jnp.where(free, 1.0 / specification.spread**2, 1.0))
-    objective = jnp.where(jnp.isfinite(objective), objective, jnp.inf)
-    return objective, gradient, information, reward, d_reward
-
-
-def score(start, specification, observations, depth, max_steps, tolerance=2e-3):
-    """Climb the posterior from a start by damped Fisher scoring."""
-
-    def evaluate(parameters):
-        return _evaluate(parameters, specification, observations, depth)
-
-    # The candidate is evaluated at the head of the loop, so that the program holds one evaluation.
-    def proceed(state):
-        return ~state.done & (state.count < max_steps)
-
-    def step(state):
-        proposed = evaluate(state.candidate)
-        better = proposed[0] < state.current[0]
-        keep = lambda new, old: jnp.where(better, new, old)
-        current = jax.tree.map(keep, proposed, state.current)
-        parameters = keep(state.candidate, state.parameters)
-        damping = keep(jnp.maximum(state.damping * 0.2, 1e-9), state.damping * 6.0 + 1e-6)
-        _, gradient, information, _, _ = current
-        move = jnp.linalg.solve(information + damping * jnp.diag(jnp.diagonal(information)), gradient)
-        move = jnp.where(jnp.isfinite(move), move, 0.0)
-        expected = jnp.sum(move * gradient)
-        # A step of more than two prior standard deviations trusts the local model too far.
-        longest = jnp.max(jnp.abs(move) / specification.spread)
-        move = move * jnp.minimum(1.0, 2.0 / jnp.maximum(longest, 1e-12))
-        # Converged where expected or actual gains are negligible against the data's own uncertainty.
-        gained = state.current[0] - proposed[0]
-        done = (better & ((expected < tolerance) | (gained < tolerance))) | (damping > 1e8)
-        return _Climb(parameters, parameters - move, current, damping, state.count + 1, done)
-
-    shape = jax.eval_shape(evaluate, start)
-    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
-    nothing = (jnp.full_like(nothing[0], jnp.inf), *nothing[1:])
-    initial = _Climb(start, start, nothing, jnp.asarray(1e-2, start.dtype), jnp.asarray(0), jnp.asarray(False))
-    final = jax.lax.while_loop(proceed, step, initial)
-    objective, gradient, information, reward, sensitivity = final.current
-    return Mode(
-        jnp.where(specification.free, final.parameters, specification.centre),
-        objective,
-        gradient,
-        information,
-        reward,
-        sensitivity,
-        final.count,
-        final.done,
-    )
-
-
-class _Climb(NamedTuple):
-    parameters: Array
-    candidate: Array
-    current: tuple
-    damping: Array
-    count: Array
-    done: Array
+    parameters: np.ndarray
+    objective: np.ndarray
+    gradient: np.ndarray
+    information: np.ndarray
+    reward: np.ndarray
+    sensitivity: np.ndarray
+    converged: np.ndarray
 
 
 @eqx.filter_jit
-def climb(
-    starts: Float[Array, "problems models parameters"],
+def filter_points(
+    points: Float[Array, "problems models points parameters"],
     specifications: Specification,
     observations: Observations,
     depth: int,
-    max_steps: Int[Array, ""],
+) -> Innovations:
+    """Kalman filter of every run at many points in parameter space.
+
+    Args:
+        points: Points in unconstrained coordinates.
+        specifications: Leading axes problems and models.
+        observations: Leading axes problems and runs.
+        depth: Largest async lag in cycles, static.
+
+    Returns:
+        Innovations, leading axes problems, models, points, runs.
+    """
+
+    def single(point, specification, run):
+        return innovations(point, specification, run, depth)
+
+    runs = jax.vmap(single, in_axes=(None, None, _RUNS))
+    many = jax.vmap(runs, in_axes=(0, None, None))
+    models = jax.vmap(many, in_axes=(0, 0, None))
+    return jax.vmap(models)(points, specifications, observations)
+
+
+def _evaluate(parameters, specifications, observations, depth) -> Mode:
+    """Objective, gradient, expected information and course at given parameters."""
+    size = parameters.shape[-1]
+    step = _DIFFERENCE * specifications.spread
+    # Parameters that no model of the batch estimates need no point of their own.
+    active = np.flatnonzero(specifications.free.any((0, 1)))
+    moves = np.concatenate([np.zeros((1, size)), np.eye(size)[active]])
+    points = parameters[..., None, :] + moves * np.where(specifications.free, step, 0.0)[..., None, :]
+    at = filter_points(points, specifications, observations, depth)
+    error, variance, reward = (np.asarray(leaf) for leaf in at)
+    with np.errstate(all="ignore"):
+
+        def slope(values):
+            """Derivative with the parameter as the last axis."""
+            result = np.zeros((*values.shape[:2], *values.shape[3:], size))
+            change = values[:, :, 1:] - values[:, :, :1]
+            result[..., active] = np.moveaxis(change / step[..., active, None, None], 2, -1)
+            return result
+
+        seen = (observations.count > 0)[:, None]
+        nu, s = error[:, :, 0], variance[:, :, 0]
+        offset = np.where(specifications.free, (parameters - specifications.centre) / specifications.spread, 0.0)
+        terms = np.where(seen, np.log(s) + nu**2 / s, 0.0)
+        objective = 0.5 * terms.sum((-1, -2)) + 0.5 * (offset**2).sum(-1)
+        d_nu = slope(error) * np.where(seen, 1.0 / np.sqrt(s), 0.0)[..., None]
+        d_s = slope(variance) * np.where(seen, 1.0 / s, 0.0)[..., None]
+        scaled = np.where(seen, nu / np.sqrt(s), 0.0)
+        flat = (*parameters.shape[:2], -1, size)
+        d_nu, d_s = d_nu.reshape(flat), d_s.reshape(flat)
+        scaled = scaled.reshape(*parameters.shape[:2], -1)
+        gradient = np.einsum("bmnp,bmn->bmp", d_nu, scaled)
+        gradient += np.einsum("bmnp,bmn->bmp", d_s, 0.5 * (np.where(seen, 1.0, 0.0).reshape(scaled.shape[0], 1, -1) - scaled**2))
+        information = np.swapaxes(d_nu, -1, -2) @ d_nu + 0.5 * (np.swapaxes(d_s, -1, -2) @ d_s)
+        free = specifications.free
+        gradient = np.where(free, gradient + offset / specifications.spread, 0.0)
+        information = np.where(free[..., :, None] & free[..., None, :], information, 0.0)
+        precision = np.where(free, 1.0 / specifications.spread**2, 1.0)
+        information = information + precision[..., None] * np.eye(size)
+        sensitivity = slope(reward)
+    sound = np.isfinite(objective) & np.isfinite(gradient).all(-1) & np.isfinite(information).all((-1, -2))
+    objective = np.where(sound, objective, np.inf)
+    return Mode(parameters, objective, gradient, information, reward[:, :, 0], sensitivity, sound)
+
+
+def climb(
+    starts: np.ndarray, specifications: Specification, observations: Observations, depth: int, max_steps: int
 ) -> Mode:
     """Climb the posterior of several problems of one shape, from one start for every model.
 
     Args:
-        starts: Where the searches start.
+        starts: Where the searches start; axes problems, models, parameters.
         specifications: Leading axes problems and models.
-        observations: Leading axis problems (before that of the runs).
-        depth: Largest async lag in cycles, static.
-        max_steps: Most evaluations of a search; traced, so that short and long searches are one program.
+        observations: Leading axes problems and runs.
+        depth: Largest async lag in cycles.
+        max_steps: Most evaluations.
 
     Returns:
-        Where each search ended, leading axes problems and models.
+        Where each search ended.
     """
-    single = lambda start, specification, data: score(start, specification, data, depth, max_steps)
-    return jax.vmap(jax.vmap(single, in_axes=(0, 0, None)))(starts, specifications, observations)
+    spread, size = specifications.spread, starts.shape[-1]
+    current = _evaluate(starts, specifications, observations, depth)
+    damping = np.full(starts.shape[:2], 1e-2)
+    done = np.zeros(starts.shape[:2], bool)
+    for _ in range(max_steps - 1):
+        sound = np.isfinite(current.objective)
+        information = np.where(sound[..., None, None], current.information, np.eye(size))
+        gradient = np.where(sound[..., None], current.gradient, 0.0)
+        diagonal = np.einsum("bmpp->bmp", information)
+        damped = information + (damping[..., None] * diagonal)[..., None] * np.eye(size)
+        move = np.linalg.solve(damped, gradient[..., None])[..., 0]
+        expected = (move * gradient).sum(-1)
+        longest = np.abs(move / spread).max(-1)
+        move *= np.minimum(1.0, _LONGEST_STEP / np.maximum(longest, 1e-12))[..., None]
+        done |= (expected < _TOLERANCE) & sound
+        if done.all():
+            break
+        candidate = np.where(done[..., None], current.parameters, current.parameters - move)
+        proposed = _evaluate(candidate, specifications, observations, depth)
+        better = (proposed.objective < current.objective) & ~done
+        gained = np.where(better, current.objective - proposed.objective, 0.0)
+        done |= (better & (gained < _TOLERANCE)) | (damping > 1e8)
+        pick = lambda new, old: np.where(better.reshape(better.shape + (1,) * (new.ndim - 2)), new, old)
+        current = Mode(*(pick(new, old) for new, old in zip(proposed, current, strict=True)))
+        damping = np.where(better, np.maximum(damping * 0.2, 1e-9), damping * 6.0 + 1e-6)
+    return current._replace(converged=done & np.isfinite(current.objective))
 
 
 def find_modes(
-    starts: Float[np.ndarray, "problems models starts parameters"],
+    starts: np.ndarray,
     specifications: Specification,
     observations: Observations,
     depth: int,
@@ -167,21 +169,19 @@ def find_modes(
     """The posterior's modes: short searches from every start, a long one from where the best of them ended.
 
     Args:
-        starts: Where the searches start.
+        starts: Where the searches start; axes problems, models, starts, parameters.
         specifications: Leading axes problems and models.
-        observations: Leading axis problems (before that of the runs).
+        observations: Leading axes problems and runs.
         depth: Largest async lag in cycles.
         short: Evaluations of each short search.
         long: Most evaluations of the long one.
 
     Returns:
-        One mode for every problem and model, as NumPy arrays.
+        One mode for every problem and model.
     """
-    steps = jnp.asarray(short)
-    tried = [climb(starts[:, :, i], specifications, observations, depth, steps) for i in range(starts.shape[2])]
-    objective = np.stack([np.asarray(mode.objective) for mode in tried])
-    parameters = np.stack([np.asarray(mode.parameters) for mode in tried])
+    tried = [climb(starts[:, :, i], specifications, observations, depth, short) for i in range(starts.shape[2])]
+    objective = np.stack([mode.objective for mode in tried])
+    parameters = np.stack([mode.parameters for mode in tried])
     best = np.argmin(objective, axis=0)
     start = np.take_along_axis(parameters, best[None, :, :, None], axis=0)[0]
-    mode = climb(start, specifications, observations, depth, jnp.asarray(long))
-    return jax.tree.map(np.asarray, mode)
+    return climb(start, specifications, observations, depth, long)

@@ -7,8 +7,9 @@ import numpy as np
 
 from jaxgrpo.inference.problem import Problem
 
-# Differences of log evidence below DOUBT cannot be told; above SUPPORT they are strong (Kass and Raftery 1995).
-DOUBT, SUPPORT = 1.0, 3.0
+# Differences of log evidence below DOUBT say nothing; only from SUPPORT on are they very strong (Kass and Raftery 1995), and
+# the evidence here is itself approximate.
+DOUBT, SUPPORT = 1.0, 5.0
 
 
 def verdicts(fits: Mapping[str, Any], best: str, problem: Problem) -> list[str]:

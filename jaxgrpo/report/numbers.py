@@ -34,7 +34,7 @@ def number(value: float | None, digits: int = 3, infinite: str = "infinite") -> 
     if not 1e-3 <= abs(rounded) < 1e5:
         return _tidy_exponent(f"{value:.{digits - 1}e}")
     if float(value).is_integer():
-        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.0f}"
+        return f"{value:.0f}"
     decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
     return f"{rounded:.{decimals}f}"
 

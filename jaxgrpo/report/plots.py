@@ -6,7 +6,7 @@ The figures are made without pyplot, so that nothing global is touched: no backe
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from jaxgrpo.inference.problem import smooth
 from jaxgrpo.report.numbers import interval, number, setting
+from jaxgrpo.report.tables import distinct_names, varied_settings
 from jaxgrpo.report.text import clean
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ def fits(fits: Sequence["Fit"]) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
-    for axes, (one, index) in zip(panels.flat, shown, strict=False):
+    names = distinct_names([one.runs[index] for one, index in shown])
+    for axes, (one, index), name in zip(panels.flat, shown, names, strict=False):
         run = one.runs[index]
         _draw_data(axes, run, small=True)
         _draw_fit(axes, one, index)
@@ -256,14 +258,13 @@ def prediction(
         seen.append(run.reward)
     shown = scenarios[:_MOST_PANELS]
     banded = len(shown) <= _MOST_BANDS
-    colours = colormaps["viridis"](np.linspace(0.0, 0.85, len(shown)))
-    for one, colour in zip(shown, colours, strict=True):
+    for one, (colour, style) in zip(shown, _styles(shown), strict=True):
         x = one.steps if run is None else run.logged_steps[0] + one.steps / run.steps_per_row
-        line = {"linewidth": 2.2, "linestyle": "--"} if one.is_own else {"linewidth": 1.8}
+        width = 2.8 if one.is_own else 1.6
         label = _escape(one.label) + (" (as run)" if one.is_own and len(scenarios) > 1 else "")
         if banded:
             axes.fill_between(x, one.lower, one.upper, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(x, one.mean, color=colour, label=label, **line)  # pyright: ignore[reportArgumentType]
+        axes.plot(x, one.mean, color=colour, linestyle=style, linewidth=width, label=label)
         seen.append(one.mean[np.isfinite(one.mean)])
         if run is None and banded:
             seen += [one.lower, one.upper]
@@ -352,9 +353,9 @@ def runs(runs: Sequence["Run"]) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
-    for axes, one in zip(panels.flat, shown, strict=False):
+    for axes, one, name in zip(panels.flat, shown, distinct_names(shown), strict=False):
         _draw_data(axes, one, small=True)
-        axes.set_title(_escape(_short(one.name, 44)), fontsize=8, loc="left")
+        axes.set_title(_escape(_short(name, 44)), fontsize=8, loc="left")
         _tidy(axes)
     figure.supylabel("reward", fontsize=9)
     caption = "Against the step of each log. Dots: rewards as logged; black: moving mean."

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import theory_reference as reference
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize
 
@@ -46,7 +46,7 @@ def test_harmonic(precision):
 # --- softmax -----------------------------------------------------------------------------------------------
 
 
-@reference.PROPERTY
+@settings(reference.PROPERTY, max_examples=15)
 @given(
     share=st.floats(0.01, 0.97),
     floor=st.sampled_from([0.0, 0.1, -1.0]),
@@ -69,7 +69,7 @@ def test_softmax(x64, share, floor, height, normalisation, group_size):
 
 
 @pytest.mark.parametrize("normalisation", ["std", "mean"])
-@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("momentum", [0.7])
 def test_softmax_curve_is_the_differential_equation_for_small_steps(x64, normalisation, momentum):
     """dz/ds = kappa x drive in learning-rate time, approached with order one in the rate."""
     task = Task(
@@ -227,12 +227,12 @@ def test_easy_prompts_saturate_first(x64):
 
 
 @pytest.mark.parametrize("group_size", [4, 8, 16, 32, np.inf])
-def test_fixed_point_of_the_anchored_bandit(precision, group_size):
+def test_fixed_point_of_the_anchored_bandit(x64, group_size):
     """Mean-only advantage: theta* = (1 - 1/G) / beta. At beta = 0.5: 1.5, 1.75, 1.875, 1.9375, 2."""
     force = KLAnchored(Softmax(normalisation="mean"), beta=0.5, reference=0.0)
     theta = {4: 1.5, 8: 1.75, 16: 1.875, 32: 1.9375, np.inf: 2.0}[group_size]
     got = float(force.fixed_point(f(1.0), f(group_size)))
-    tolerance = 1e-5 if precision == "float32" else 1e-9
+    tolerance = 1e-9
     assert got == pytest.approx(float(reference.sigmoid(theta)), rel=tolerance)
     if group_size == np.inf:
         assert got == pytest.approx(0.880797, abs=1e-6)

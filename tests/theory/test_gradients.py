@@ -53,13 +53,13 @@ def compiled(function):
 def check_derivatives(function, settings, fixed=None, names=NAMES, tolerance=1e-6):
     """Compare reverse-mode derivatives of a vector function of the settings with finite differences."""
     evaluate, jacobian = compiled(function)
-    values = {name: jnp.asarray(value) for name, value in settings.items()}
+    values = {name: jnp.asarray(float(value)) for name, value in settings.items()}
     derivatives = jacobian(values, fixed)
     size = np.abs(np.asarray(evaluate(values, fixed)))
     for name in names:
 
         def along(x, name=name):
-            return np.asarray(evaluate({**values, name: jnp.asarray(x)}, fixed))
+            return np.asarray(evaluate({**values, name: jnp.asarray(float(x))}, fixed))
 
         x = settings[name]
         if name in edges(settings):
@@ -286,9 +286,8 @@ def test_predict_with_respect_to_the_interval(x64, momentum, refresh_interval):
 
     # Eager, so that the number of cycles may follow from the interval.
     values = {name: jnp.asarray(value) for name, value in settings.items()}
-    got = np.asarray(
-        jax.jacrev(lambda k: function({**values, "refresh_interval": k}, None))(values[names[0]])
-    )
+    jacobian = jax.jacrev(lambda k: function({**values, "refresh_interval": k}, None))
+    got = np.asarray(jacobian(values["refresh_interval"]))
 
     def along(k):
         return np.asarray(function({**values, "refresh_interval": jnp.asarray(k)}, None))
@@ -301,9 +300,8 @@ def test_predict_with_respect_to_the_interval(x64, momentum, refresh_interval):
 
 
 FORCES = {
-    "softmax": Softmax(),
-    "mixed": MixedDifficulty(spread=1.3),
-    "anchored": KLAnchored(Softmax(normalisation="mean"), beta=0.3, reference=0.0),
+    "softmax": Softmax(normalisation="mean"),
+    "anchored mixture": KLAnchored(MixedDifficulty(spread=1.3), beta=0.3, reference=0.0),
 }
 
 

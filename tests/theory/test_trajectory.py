@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import theory_reference as reference
-from hypothesis import assume, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import interpolate, special
 
@@ -22,10 +22,10 @@ def f(value):
     return jnp.asarray(float(value))
 
 
-@reference.PROPERTY
+@settings(reference.PROPERTY, max_examples=15)
 @given(
     momentum=st.just(0.0) | st.floats(0.0, 0.97),
-    refresh_interval=st.integers(1, 9),
+    refresh_interval=st.sampled_from([1, 2, 5, 9]),
     async_lag=st.integers(0, 3),
     staleness=st.sampled_from([1.0, 1.0, 0.5, 0.0, -0.84, 2.33]),
     stiffness=st.floats(1e-4, 0.3),
@@ -59,24 +59,24 @@ def test_harmonic_mean(x64, momentum, refresh_interval, async_lag, staleness, st
         np.testing.assert_allclose((np.asarray(got) - 0.8) / scale, errors / scale, atol=1e-10)
 
 
-@reference.PROPERTY
+@settings(reference.PROPERTY, max_examples=12)
 @given(
     momentum=st.just(0.0) | st.floats(0.0, 0.97),
-    batches=st.integers(1, 5),
-    epochs=st.integers(1, 3),
+    batches=st.sampled_from([1, 2, 5]),
     async_lag=st.integers(0, 2),
     staleness=st.sampled_from([1.0, 1.0, 0.5, 0.0]),
     stiffness=st.floats(1e-4, 0.1),
 )
-def test_harmonic_spread(x64, momentum, batches, epochs, async_lag, staleness, stiffness):
-    """At every step, within a cycle too, with fresh and with reused mini-batches."""
-    assume(epochs == 1 or staleness == 1.0)
-    check_harmonic_spread(momentum, batches, epochs, async_lag, staleness, stiffness)
+def test_harmonic_spread(x64, momentum, batches, async_lag, staleness, stiffness):
+    """At every step, within a cycle too."""
+    check_harmonic_spread(momentum, batches, 1, async_lag, staleness, stiffness)
 
 
+@pytest.mark.parametrize("staleness", [1.0, 0.5])
 @pytest.mark.parametrize(("batches", "epochs", "async_lag"), [(2, 2, 0), (1, 3, 1)])
-def test_harmonic_spread_with_reused_minibatches_and_partial_staleness(x64, batches, epochs, async_lag):
-    check_harmonic_spread(0.8, batches, epochs, async_lag, 0.5, 0.05)
+def test_harmonic_spread_with_reused_minibatches(x64, batches, epochs, async_lag, staleness):
+    """The noise of a reused mini-batch repeats, within the cycle as well."""
+    check_harmonic_spread(0.8, batches, epochs, async_lag, staleness, 0.05)
 
 
 def check_harmonic_spread(momentum, batches, epochs, async_lag, staleness, stiffness):
@@ -189,11 +189,11 @@ def push_of(normalisation, group_size, beta=0.0):
     return interpolate.CubicSpline(grid, table)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "mixed", "anchored", "anchored mixed"])
+@pytest.mark.parametrize("kind", ["softmax", "mixed", "anchored mixed"])
 @pytest.mark.parametrize("normalisation", ["std", "mean"])
 @pytest.mark.parametrize(
     ("momentum", "refresh_interval", "async_lag", "staleness", "scheduled"),
-    [(0.0, 1, 0, 1.0, False), (0.9, 4, 0, 1.0, False), (0.9, 4, 2, 1.0, True), (0.6, 5, 1, 0.5, True)],
+    [(0.0, 1, 0, 1.0, False), (0.9, 4, 2, 1.0, True), (0.6, 5, 1, 0.5, False)],
 )
 def test_every_force_follows_the_rule(
     x64, kind, normalisation, momentum, refresh_interval, async_lag, staleness, scheduled
