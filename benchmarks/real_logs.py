@@ -32,7 +32,9 @@ def main(argv: list[str] | None = None) -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     names = arguments.names or sorted(p.name for p in arguments.folder.iterdir() if p.is_dir())
-    print("| run | points | model | R2 | R2 smoothed (both) | R2 smoothed (data) | ceiling | exponential R2, smoothed | notes |")
+    print(
+        "| run | points | model | R2 | R2 smoothed (both) | R2 smoothed (data) | ceiling | exponential R2, smoothed | notes |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     good = 0
     for name in tqdm(names, disable=not sys.stderr.isatty()):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxgrpo.errors import FitError
 from jaxgrpo.inference import models as m
 from jaxgrpo.inference.models import MODELS, Model, Specification, specify, starting_points
-from jaxgrpo.inference.problem import Observations, Problem, make_problem, noise_std, smooth
+from jaxgrpo.inference.problem import Problem, make_problem, noise_std, smooth
 from jaxgrpo.inference.search import Mode, find_modes
 from jaxgrpo.inference.verdicts import SUPPORT, verdicts
 from jaxgrpo.logs.run import Run
@@ -182,9 +182,7 @@ class Fit:
         result = self._on_grid(self.problem.scale.to_reward(self.posterior.reward[run]), steps, run)
         if not inside.all():
             with jax.enable_x64(True):
-                beyond = predict(
-                    self._acting(run), self.task, steps[~inside], self.schedules[run]
-                ).mean
+                beyond = predict(self._acting(run), self.task, steps[~inside], self.schedules[run]).mean
             result[~inside] = np.asarray(beyond)
         return result
 
@@ -376,9 +374,7 @@ def fit_each(
     """
     names = _model_names(model)
     settings, notes = _settings(tuple(runs), hyperparameters)
-    problems = [
-        make_problem((_acting_run(r, h),), (h,), bounds) for r, h in zip(runs, settings, strict=True)
-    ]
+    problems = [make_problem((_acting_run(r, h),), (h,), bounds) for r, h in zip(runs, settings, strict=True)]
     return _fit_problems(problems, names, model, [notes] * len(problems))
 
 
@@ -397,14 +393,18 @@ def _settings(runs, hyperparameters) -> tuple[tuple[Hyperparameters, ...], list[
     if hyperparameters is not None:
         given = tuple(hyperparameters)
         if len(given) != len(runs):
-            raise FitError(f"{len(given)} hyperparameters for {len(runs)} runs: give one for all, or one for each")
+            raise FitError(
+                f"{len(given)} hyperparameters for {len(runs)} runs: give one for all, or one for each"
+            )
         return given, []
     notes = []
     found = []
     for run in runs:
         h = run.hyperparameters
         if h is None:
-            notes.append(f"{run.name}: no hyperparameters are known; the curvature is per unit of its own learning rate")
+            notes.append(
+                f"{run.name}: no hyperparameters are known; the curvature is per unit of its own learning rate"
+            )
             h = Hyperparameters(learning_rate=1.0)
         elif not float(h.learning_rate) > 0:
             notes.append(f"{run.name}: the learning rate is not known; the curvature is per unit of its own")
@@ -430,7 +430,9 @@ def _fit_parts(runs, settings, model, bounds, notes) -> Fit:
     constant = [np.mean(v) for n, v in run.parts.items() if n not in usable and np.isfinite(v).all()]
     rest = run.reward - np.sum(list(usable.values()), axis=0) - np.sum(constant)
     if np.std(rest) > 0.05 * np.std(run.reward):
-        raise FitError(f"{run.name}: the parts do not add up to the reward (weights, or parts that are not logged)")
+        raise FitError(
+            f"{run.name}: the parts do not add up to the reward (weights, or parts that are not logged)"
+        )
     names = _model_names(model)
     whole = _fit_problems([make_problem(runs, settings, bounds)], names, model, [notes])[0]
     problems = [make_problem((replace(run, reward=values),), settings, bounds) for values in usable.values()]
@@ -449,7 +451,10 @@ def _fit_parts(runs, settings, model, bounds, notes) -> Fit:
         r_squared=raw,
         r_squared_smoothed=smoothed,
         r_squared_per_run=(raw,),
-        warnings=[*whole.warnings, "task and parameters are those of the whole reward; mean and R^2 those of the parts' sum"],
+        warnings=[
+            *whole.warnings,
+            "task and parameters are those of the whole reward; mean and R^2 those of the parts' sum",
+        ],
     )
 
 
@@ -523,7 +528,9 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
         _posterior(problem, MODELS[name], specifications[i], mode, i, temper) for i, name in enumerate(names)
     ]
     if not any(np.isfinite(posteriors[i].log_evidence) for i in dynamic):
-        raise FitError(f"{problem.runs[0].name}: no model could be fitted; look at the rewards for values out of range")
+        raise FitError(
+            f"{problem.runs[0].name}: no model could be fitted; look at the rewards for values out of range"
+        )
     model_fits = {}
     for i in sorted(range(len(names)), key=lambda i: -posteriors[i].log_evidence):
         joined, f = np.concatenate(rewards), np.concatenate(rows[i])
@@ -617,7 +624,9 @@ def _sigmoid(x):
     return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
 
 
-def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict[str, tuple[np.ndarray, int, str]]:
+def _natural(
+    problem: Problem, posterior: _Posterior, theta: np.ndarray
+) -> dict[str, tuple[np.ndarray, int, str]]:
     """Natural parameters: name to values, the coordinate they rest on, and unit."""
     model, spec = posterior.model, posterior.specification
     scale, h = problem.scale, problem.hyperparameters[0]
@@ -626,7 +635,11 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
         plateau = spec.lower + (spec.upper - spec.lower) * _sigmoid(plateau)
     out = {"plateau": (scale.to_reward(plateau), m.PLATEAU, "reward")}
     if model.curve == m.CONSTANT:
-        out["observation_noise"] = (scale.unit * np.exp(theta[..., m.OBSERVATION]), m.OBSERVATION, "reward, one row")
+        out["observation_noise"] = (
+            scale.unit * np.exp(theta[..., m.OBSERVATION]),
+            m.OBSERVATION,
+            "reward, one row",
+        )
         return out
     initial = theta[..., m.START]
     if not model.harmonic:
@@ -656,7 +669,11 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
         out["exponent"] = (np.exp(theta[..., m.FORM]), m.FORM, "")
     if spec.free[m.EXPONENT]:
         out["learning_rate_exponent"] = (np.exp(theta[..., m.EXPONENT]), m.EXPONENT, "")
-    out["observation_noise"] = (scale.unit * np.exp(theta[..., m.OBSERVATION]), m.OBSERVATION, "reward, one row")
+    out["observation_noise"] = (
+        scale.unit * np.exp(theta[..., m.OBSERVATION]),
+        m.OBSERVATION,
+        "reward, one row",
+    )
     return out
 
 
@@ -758,4 +775,3 @@ def _schedule(run: Run, h: Hyperparameters) -> Schedule | None:
     if np.ptp(values) < 1e-3:
         return None
     return tabulated(run.steps[known], values)
-

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxgrpo.inference.problem import Problem
+from jaxgrpo.theory.groups import Normalisation
 
 # Unconstrained coordinates.
 PARAMETERS = (
@@ -52,7 +53,7 @@ class Model:
     curve: int = DYNAMIC
     momentum: int = NO_MOMENTUM
     harmonic: bool = True
-    normalisation: str = "std"
+    normalisation: Normalisation = "std"
     mixed: bool = False
     baseline: bool = False
 
@@ -71,7 +72,9 @@ MODELS: dict[str, Model] = {
             momentum=OPTIMIZER_MOMENTUM,
             mixed=True,
         ),
-        Model("softmax_std", "softmax, std-normalised", _SOFTMAX, momentum=OPTIMIZER_MOMENTUM, harmonic=False),
+        Model(
+            "softmax_std", "softmax, std-normalised", _SOFTMAX, momentum=OPTIMIZER_MOMENTUM, harmonic=False
+        ),
         Model(
             "softmax_mean",
             "softmax, mean-only",

@@ -224,7 +224,9 @@ def make_problem(
             assumptions.append(note)
         group = float(h.group_size)
         if group <= 1:
-            assumptions.append(f"{run.name}: group size 1 has no group advantage; its effect on the force is left out")
+            assumptions.append(
+                f"{run.name}: group size 1 has no group advantage; its effect on the force is left out"
+            )
             group = np.inf
         fields["reward"].append(np.where(count > 0, total / np.maximum(count, 1), 0.0))
         fields["count"].append(count)

@@ -1,8 +1,8 @@
-"""The search for the most probable parameters, from many starts, by damped Fisher scoring.
+r"""The search for the most probable parameters, from many starts, by damped Fisher scoring.
 
 Noise levels cannot be found by least squares (squared errors shrink them to zero), so that the likelihood itself is climbed:
 Gauss-Newton steps, damped as Levenberg and Marquardt do, with the expected information of the innovations
-$\\tfrac12 \\sum \\log S_n + \\nu_n^2 / S_n$.
+$\tfrac12 \sum \log S_n + \nu_n^2 / S_n$.
 
 What is compiled is the Kalman filter alone, batched over problems, models and points in parameter space. Its derivatives by the
 few parameters are differences in double precision, good to six digits: differentiating the program would make it several
@@ -92,7 +92,9 @@ def _evaluate(parameters, specifications, observations, depth) -> Mode:
 
         seen = (observations.count > 0)[:, None]
         nu, s = error[:, :, 0], variance[:, :, 0]
-        offset = np.where(specifications.free, (parameters - specifications.centre) / specifications.spread, 0.0)
+        offset = np.where(
+            specifications.free, (parameters - specifications.centre) / specifications.spread, 0.0
+        )
         terms = np.where(seen, np.log(s) + nu**2 / s, 0.0)
         objective = 0.5 * terms.sum((-1, -2)) + 0.5 * (offset**2).sum(-1)
         d_nu = slope(error) * np.where(seen, 1.0 / np.sqrt(s), 0.0)[..., None]
@@ -102,7 +104,9 @@ def _evaluate(parameters, specifications, observations, depth) -> Mode:
         d_nu, d_s = d_nu.reshape(flat), d_s.reshape(flat)
         scaled = scaled.reshape(*parameters.shape[:2], -1)
         gradient = np.einsum("bmnp,bmn->bmp", d_nu, scaled)
-        gradient += np.einsum("bmnp,bmn->bmp", d_s, 0.5 * (np.where(seen, 1.0, 0.0).reshape(scaled.shape[0], 1, -1) - scaled**2))
+        gradient += np.einsum(
+            "bmnp,bmn->bmp", d_s, 0.5 * (np.where(seen, 1.0, 0.0).reshape(scaled.shape[0], 1, -1) - scaled**2)
+        )
         information = np.swapaxes(d_nu, -1, -2) @ d_nu + 0.5 * (np.swapaxes(d_s, -1, -2) @ d_s)
         free = specifications.free
         gradient = np.where(free, gradient + offset / specifications.spread, 0.0)
@@ -113,6 +117,11 @@ def _evaluate(parameters, specifications, observations, depth) -> Mode:
     sound = np.isfinite(objective) & np.isfinite(gradient).all(-1) & np.isfinite(information).all((-1, -2))
     objective = np.where(sound, objective, np.inf)
     return Mode(parameters, objective, gradient, information, reward[:, :, 0], sensitivity, sound)
+
+
+def _choose(better: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """New values where better, old ones elsewhere; the mask covers the leading axes."""
+    return np.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
 
 
 def climb(
@@ -152,8 +161,7 @@ def climb(
         better = (proposed.objective < current.objective) & ~done
         gained = np.where(better, current.objective - proposed.objective, 0.0)
         done |= (better & (gained < _TOLERANCE)) | (damping > 1e8)
-        pick = lambda new, old: np.where(better.reshape(better.shape + (1,) * (new.ndim - 2)), new, old)
-        current = Mode(*(pick(new, old) for new, old in zip(proposed, current, strict=True)))
+        current = Mode(*(_choose(better, new, old) for new, old in zip(proposed, current, strict=True)))
         damping = np.where(better, np.maximum(damping * 0.2, 1e-9), damping * 6.0 + 1e-6)
     return current._replace(converged=done & np.isfinite(current.objective))
 
@@ -179,7 +187,9 @@ def find_modes(
     Returns:
         One mode for every problem and model.
     """
-    tried = [climb(starts[:, :, i], specifications, observations, depth, short) for i in range(starts.shape[2])]
+    tried = [
+        climb(starts[:, :, i], specifications, observations, depth, short) for i in range(starts.shape[2])
+    ]
     objective = np.stack([mode.objective for mode in tried])
     parameters = np.stack([mode.parameters for mode in tried])
     best = np.argmin(objective, axis=0)

@@ -50,7 +50,7 @@ def kinetics(parameters: Parameters, specification: Specification, observations:
     kind = specification.momentum
     mu = jnp.where(kind == models.FREE_MOMENTUM, own, observations.momentum)
     mu = jnp.where(kind == models.NO_MOMENTUM, 0.0, mu) + 1e-9
-    k = observations.interval
+    k = jnp.asarray(observations.interval)
     power = jnp.exp(k * jnp.log(mu))
     rest = 1.0 - mu
     c = (1.0 - power) / rest
@@ -104,7 +104,9 @@ def course(
     table = jnp.where(specification.std_normalised, observations.force[0], observations.force[1])
 
     def drive(z):
-        position = jnp.clip((z + FORCE_REACH) * ((FORCE_POINTS - 1) / (2.0 * FORCE_REACH)), 0.0, FORCE_POINTS - 1.001)
+        position = jnp.clip(
+            (z + FORCE_REACH) * ((FORCE_POINTS - 1) / (2.0 * FORCE_REACH)), 0.0, FORCE_POINTS - 1.001
+        )
         below = jnp.floor(position)
         index = below.astype(jnp.int32)
         low, high = table[index], table[index + 1]
@@ -145,10 +147,10 @@ def course(
 
 
 def _closed_form(parameters, specification, time, rate, plateau):
-    """The baselines, as functions of learning-rate time.
+    r"""The baselines, as functions of learning-rate time.
 
-    Power law $(1 + \\lambda t/\\alpha)^{-\\alpha}$, which is the exponential for large $\\alpha$, and ScaleRL's sigmoid
-    $1/(1 + (\\lambda t)^B)$, of what is left to the plateau.
+    Power law $(1 + \lambda t/\alpha)^{-\alpha}$, which is the exponential for large $\alpha$, and ScaleRL's sigmoid
+    $1/(1 + (\lambda t)^B)$, of what is left to the plateau.
     """
     start = parameters[models.START]
     shape = jnp.exp(parameters[models.FORM])
@@ -187,7 +189,12 @@ def innovations(
     observed = jnp.exp(2.0 * parameters[models.OBSERVATION])
     # Reward and force are averages over the same rollouts: per step, the fluctuations receive the noise of one reward times
     # the relaxation within one step, times a factor between 0 and 1. A freer process noise would explain the course away.
-    added = jax.nn.sigmoid(parameters[models.PROCESS]) ** 2 * path.jolt**2 * observed * observations.noise_scale**2
+    added = (
+        jax.nn.sigmoid(parameters[models.PROCESS]) ** 2
+        * path.jolt**2
+        * observed
+        * observations.noise_scale**2
+    )
     q_ee, q_eu, q_uu = motion.noise
     m01, m11 = motion.carry_move, motion.carry_push
     # Fluctuations are not allowed to grow in the early, unstable part of an S-shaped course: they would explain it away.

@@ -36,7 +36,9 @@ def verdicts(fits: Mapping[str, Any], best: str, problem: Problem) -> list[str]:
     rivals = [name for name in others if evidence[best] - evidence[name] < SUPPORT]
     if rivals:
         names = ", ".join(fits[name].title for name in rivals)
-        sentences.append(f"The course is that of the model '{fits[best].title}'; not told apart from it: {names}.")
+        sentences.append(
+            f"The course is that of the model '{fits[best].title}'; not told apart from it: {names}."
+        )
     else:
         second = evidence[best] - evidence[others[0]]
         sentences.append(
@@ -53,7 +55,9 @@ def verdicts(fits: Mapping[str, Any], best: str, problem: Problem) -> list[str]:
     plateau = fits[best].parameters["plateau"]
     reach = float(np.ptp(np.concatenate([run.reward for run in problem.runs])))
     if plateau.upper - plateau.lower > reach:
-        sentences.append("The plateau is not identified: the run ends before the course bends far enough to show it.")
+        sentences.append(
+            "The plateau is not identified: the run ends before the course bends far enough to show it."
+        )
     return sentences
 
 
@@ -81,12 +85,16 @@ def _inertia(fits, evidence, best, problem) -> list[str]:
     sentences.append(f"Second order is clearly supported (log evidence {gain:+.1f} against first order).")
     held = f"{inertia.value:.3g} steps ({inertia.lower:.3g} to {inertia.upper:.3g})"
     if inertia.lower <= expected <= inertia.upper:
-        sentences.append(f"The inertia, {held}, is what the optimizer's momentum explains ({expected:.3g} steps).")
+        sentences.append(
+            f"The inertia, {held}, is what the optimizer's momentum explains ({expected:.3g} steps)."
+        )
     elif expected < inertia.lower:
         sentences.append(
             f"The inertia, {held}, is longer than the optimizer's momentum explains ({expected:.3g} steps): "
             "a warm-up, a slow-starting force or the batches' order are likelier causes than momentum."
         )
     else:
-        sentences.append(f"The inertia, {held}, is shorter than the optimizer's momentum would make it ({expected:.3g} steps).")
+        sentences.append(
+            f"The inertia, {held}, is shorter than the optimizer's momentum would make it ({expected:.3g} steps)."
+        )
     return sentences

@@ -9,7 +9,7 @@ from jaxgrpo.theory.hyperparameters import Hyperparameters
 
 if TYPE_CHECKING:
     from jaxgrpo.inference.fit import Fit
-    from jaxgrpo.report.outlook import Outlook
+    from jaxgrpo.report.assessment import Assessment
     from jaxgrpo.report.scenarios import Scenario
 
 
@@ -43,10 +43,12 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def of_fit(fit: "Fit", outlooks: Sequence["Outlook"]) -> dict[str, Any]:
+def of_fit(fit: "Fit", assessments: Sequence["Assessment"]) -> dict[str, Any]:
     """A fit with its expected rewards at the logged steps, and the stability of its runs."""
     runs = []
-    for index, (run, h, outlook) in enumerate(zip(fit.runs, fit.hyperparameters, outlooks, strict=True)):
+    for index, (run, h, assessment) in enumerate(
+        zip(fit.runs, fit.hyperparameters, assessments, strict=True)
+    ):
         lower, upper = fit.band(run.steps, run=index)
         runs.append(
             {
@@ -54,7 +56,7 @@ def of_fit(fit: "Fit", outlooks: Sequence["Outlook"]) -> dict[str, Any]:
                 "path": run.path,
                 "framework": run.framework,
                 "hyperparameters": of_hyperparameters(h),
-                "stability": dataclasses.asdict(outlook),
+                "stability": dataclasses.asdict(assessment),
                 "warnings": run.warnings,
                 "logged_steps": run.logged_steps,
                 "optimizer_steps": run.steps,
@@ -73,7 +75,7 @@ def of_scenario(scenario: "Scenario") -> dict[str, Any]:
         "label": scenario.label,
         "is_own": scenario.is_own,
         "hyperparameters": of_hyperparameters(scenario.hyperparameters),
-        "stability": dataclasses.asdict(scenario.outlook),
+        "stability": dataclasses.asdict(scenario.assessment),
         "level": scenario.level,
         "optimizer_steps": scenario.steps,
         "expected": scenario.mean,

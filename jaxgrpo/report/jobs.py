@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from jaxgrpo.inference.fit import Fit
-    from jaxgrpo.report.outlook import Outlook
+    from jaxgrpo.report.assessment import Assessment
+    from jaxgrpo.report.scenarios import Scenario
 
 FINE, BAD_INPUT = 0, 2
 # Fields of a task that an option sets.
@@ -160,7 +161,7 @@ def _read(arguments: argparse.Namespace) -> Result:
 def _fit(arguments: argparse.Namespace) -> Result:
     runs, skipped = _read_all(arguments, "longest")
     from jaxgrpo.inference.fit import fit
-    from jaxgrpo.report.outlook import compile_ahead
+    from jaxgrpo.report.assessment import compile_ahead
 
     compile_ahead()
 
@@ -203,37 +204,37 @@ def _fit_each(runs: Sequence[Run], options: Mapping[str, Any]) -> tuple[list["Fi
 
 def _fit_result(fits: list["Fit"], sharpness: float | None, skipped: list[str]) -> Result:
     from jaxgrpo.report import data
-    from jaxgrpo.report.outlook import outlook
+    from jaxgrpo.report.assessment import assess
 
-    def of(fit: "Fit", index: int) -> "Outlook":
+    def of(fit: "Fit", index: int) -> "Assessment":
         task = fit.task if sharpness is None else dataclasses.replace(fit.task, sharpness=sharpness)
-        return _checked(lambda: outlook(fit.hyperparameters[index], task))
+        return _checked(lambda: assess(fit.hyperparameters[index], task))
 
-    outlooks = [[of(fit, index) for index in range(len(fit.runs))] for fit in fits]
+    assessments = [[of(fit, index) for index in range(len(fit.runs))] for fit in fits]
     if len(fits) == 1:
-        blocks = tables.fit_report(fits[0], outlooks[0], _with_fitted_inertia(fits[0]))
+        blocks = tables.fit_report(fits[0], assessments[0], _with_fitted_inertia(fits[0]))
     else:
-        blocks = tables.fits_report(fits, [own[0] for own in outlooks])
+        blocks = tables.fits_report(fits, [own[0] for own in assessments])
 
     def draw():
         from jaxgrpo.report import plots
 
         return plots.fit(fits[0]) if len(fits) == 1 else plots.fits(fits)
 
-    content = {"fits": [data.of_fit(fit, own) for fit, own in zip(fits, outlooks, strict=True)]}
+    content = {"fits": [data.of_fit(fit, own) for fit, own in zip(fits, assessments, strict=True)]}
     return Result(blocks, content, draw, fits[0].run.name, skipped)
 
 
-def _with_fitted_inertia(fit: "Fit") -> "Outlook | None":
+def _with_fitted_inertia(fit: "Fit") -> "Assessment | None":
     """Regime with the inertia that was fitted instead of the optimizer's, where the model has its own."""
-    from jaxgrpo.report.outlook import outlook
+    from jaxgrpo.report.assessment import assess
     from jaxgrpo.report.scenarios import with_inertia
 
     inertia = fit.parameters.get("inertial_time")
     if inertia is None:
         return None
     acting = with_inertia(fit.hyperparameters[0], np.asarray(inertia.value))
-    return _checked(lambda: outlook(acting, fit.task))
+    return _checked(lambda: assess(acting, fit.task))
 
 
 def _checked(make: Callable[[], Any]) -> Any:
@@ -380,6 +381,7 @@ def _common_settings(predicted: Sequence[Any]) -> str:
 def _predict_log(arguments: argparse.Namespace) -> Result:
     """Fit a log and predict its task under other settings."""
     from jaxgrpo.inference.fit import fit
+    from jaxgrpo.inference.models import MODELS, OPTIMIZER_MOMENTUM
     from jaxgrpo.report import scenarios as s
 
     names, combinations = _variants(arguments)
@@ -404,28 +406,41 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
     fitted = fit(one, model=arguments.model, bounds=arguments.bounds)
     one = fitted.run
     last = float(arguments.steps) if arguments.steps else float(one.steps[-1])
-    scenarios = s.Scenarios(fitted, sharpness=arguments.sharpness)
     steps = s.even_steps(last)
-    own = scenarios.at("as run", scenarios.own, steps, is_own=True)
+    at_own = fitted.hyperparameters[0]
+
+    def at(label: str, hyperparameters: Hyperparameters, is_own: bool = False) -> "Scenario":
+        return _checked(
+            lambda: s.scenario_of_fit(
+                label, hyperparameters, fitted, steps, sharpness=arguments.sharpness, is_own=is_own
+            )
+        )
+
+    own = at("as run", at_own, is_own=True)
     varied = [name for name in names if len({c[name] for c in combinations}) > 1] or names
     predicted = []
     for changes in _progress(combinations if names else [], "predicting"):
-        hyperparameters = _checked(lambda changes=changes: s.with_settings(scenarios.own, changes))
+        hyperparameters = _checked(lambda changes=changes: s.with_settings(at_own, changes))
         label = _label(changes, varied) or "as given"
-        predicted.append(_checked(lambda h=hyperparameters, label=label: scenarios.at(label, h, steps)))
+        predicted.append(at(label, hyperparameters))
     kept = [p for p in predicted if not _same(p.hyperparameters, own.hyperparameters)]
     own = dataclasses.replace(own, label=_own_label(own, kept))
     shown = sorted([own, *kept], key=lambda p: _order(p, kept))
-    expected = scenarios.expected(scenarios.own, one.steps)
+    expected = fitted.predict(at_own, one.steps, schedule=fitted.schedule).mean
     agreement = s.r_squared(one.reward, expected)
     remarks = [
         f"At the run's own settings the same prediction explains the log with R² {agreement:.3f} (the fit: "
-        f"{fitted.r_squared:.3f}). {scenarios.on_inertia}"
+        f"{fitted.r_squared:.3f})."
     ]
     if fitted.task.reference_learning_rate is None and "learning_rate" in names:
         remarks.append(
             "One log has one learning rate: the force is taken to grow in proportion to the rate, and the "
             "bands at other rates hold what that leaves open (an exponent of 1, a factor of 1.6 either way)."
+        )
+    if "momentum" in names and MODELS[fitted.model].momentum != OPTIMIZER_MOMENTUM:
+        remarks.append(
+            f"The model '{fitted.title}' has its own inertia: another momentum changes regime and limits here, "
+            "but not the course."
         )
     if "group_size" in names or "prompts_per_step" in names:
         remarks.append(

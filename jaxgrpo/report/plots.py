@@ -221,7 +221,7 @@ def fits(fits: Sequence["Fit"]) -> Figure:
         _limits(axes, run.reward, held)
         r_squared = one.r_squared_per_run[index]
         axes.set_title(
-            f"{_escape(_short(run.name, 40))}\n{_escape(one.title)}, R² {r_squared:.3f}",
+            f"{_escape(_short(name, 40))}\n{_escape(one.title)}, R² {r_squared:.3f}",
             fontsize=8,
             loc="left",
         )
@@ -235,6 +235,35 @@ def fits(fits: Sequence["Fit"]) -> Figure:
         caption += f" The first {len(shown)} of {len(pairs)} runs."
     _caption(figure, caption, 60 * columns)
     return figure
+
+
+def _styles(scenarios: Sequence["Scenario"]) -> list[tuple[Any, str]]:
+    """Colour by the first setting in which predictions differ, kind of line by all others together."""
+    varied = varied_settings(scenarios)
+    values = [[float(getattr(one.hyperparameters, name)) for name in varied] or [0.0] for one in scenarios]
+    first = sorted({own[0] for own in values})
+    others = sorted({tuple(own[1:]) for own in values})
+    colours = colormaps["viridis"](np.linspace(0.0, 0.85, len(first)))
+    kinds = ("-", "--", "-.", ":")
+    return [
+        (colours[first.index(own[0])], kinds[others.index(tuple(own[1:])) % len(kinds)]) for own in values
+    ]
+
+
+def _window(scenario: "Scenario") -> tuple[float, float]:
+    """Rewards worth showing: between start and plateau, and once that range beyond either."""
+    ends = sorted((float(scenario.mean[0]), scenario.plateau))
+    reach = (ends[1] - ends[0]) or max(abs(ends[0]), 1.0)
+    return ends[0] - reach, ends[1] + reach
+
+
+def _length_within(scenario: "Scenario") -> int:
+    """Number of points until a course leaves three times its range for good: all of them, if it does not."""
+    low, high = _window(scenario)
+    reach = high - low
+    with np.errstate(invalid="ignore"):
+        away = ~((scenario.mean > low - reach) & (scenario.mean < high + reach))
+    return int(np.argmax(away)) if away[-1] else len(away)
 
 
 def prediction(
@@ -262,22 +291,20 @@ def prediction(
         x = one.steps if run is None else run.logged_steps[0] + one.steps / run.steps_per_row
         width = 2.8 if one.is_own else 1.6
         label = _escape(one.label) + (" (as run)" if one.is_own and len(scenarios) > 1 else "")
+        # A run that diverges is drawn until it leaves the picture, lest it squeeze the others into a line.
+        last = _length_within(one)
+        if last < len(x):
+            label += " (diverges)"
         if banded:
-            axes.fill_between(x, one.lower, one.upper, color=colour, alpha=0.15, linewidth=0)
-        axes.plot(x, one.mean, color=colour, linestyle=style, linewidth=width, label=label)
-        seen.append(one.mean[np.isfinite(one.mean)])
-        if run is None and banded:
-            seen += [one.lower, one.upper]
-    values = np.concatenate([v[np.isfinite(v)] for v in seen])
-    if run is not None:
-        # A run that diverges must not squeeze the others into a line.
-        reach = float(np.ptp(run.reward)) or 1.0
-        values = np.clip(values, run.reward.min() - reach, run.reward.max() + reach)
-    else:
-        start, plateau = float(scenarios[0].mean[0]), max(abs(float(one.mean[0])) for one in scenarios)
-        bound = 10.0 * (abs(start) + plateau + 1.0)
-        values = np.clip(values, -bound, bound)
-    _limits(axes, values)
+            axes.fill_between(
+                x[:last], one.lower[:last], one.upper[:last], color=colour, alpha=0.15, linewidth=0
+            )
+        axes.plot(x[:last], one.mean[:last], color=colour, linestyle=style, linewidth=width, label=label)
+        low, high = _window(one)
+        seen.append(np.clip(one.mean[:last], low, high))
+        if banded:
+            seen += [np.clip(one.lower[:last], low, high), np.clip(one.upper[:last], low, high)]
+    _limits(axes, np.concatenate(seen))
     axes.set_xlabel("optimizer step" if run is None else _step_label(run))
     axes.set_ylabel("reward")
     axes.set_title(_escape(_short(title, 80)), fontsize=11, loc="left")
@@ -291,7 +318,7 @@ def prediction(
     _tidy(axes)
     caption = ""
     if banded:
-        what = "its gradient noise" if run is None else "what the fit leaves open, and its gradient noise"
+        what = "its gradient noise" if run is None else "what the fit leaves open"
         level = 100 * scenarios[0].level
         caption = (
             f"Band: where the expected reward of such a run lies with {level:.0f} % probability ({what})."

@@ -14,7 +14,7 @@ from jaxgrpo.report.numbers import interval, number, percent, setting
 if TYPE_CHECKING:
     from jaxgrpo.inference.fit import Estimate, Fit
     from jaxgrpo.logs.run import Run
-    from jaxgrpo.report.outlook import Outlook
+    from jaxgrpo.report.assessment import Assessment
     from jaxgrpo.report.scenarios import Scenario
     from jaxgrpo.theory.hyperparameters import Hyperparameters
 
@@ -318,37 +318,37 @@ def _limit(value: float) -> str:
     return number(value, infinite="none")
 
 
-def stability_blocks(outlook: "Outlook", run: "Run | None" = None) -> list[Block]:
+def stability_blocks(assessment: "Assessment", run: "Run | None" = None) -> list[Block]:
     """Regime and limits of one configuration, exact and to leading order side by side."""
     rows = [
-        ["stability margin", _share(outlook.margin), _share(outlook.leading_margin)],
+        ["stability margin", _share(assessment.margin), _share(assessment.leading_margin)],
         [
             "critical refresh interval K",
-            _limit(outlook.critical_refresh_interval),
-            _limit(outlook.leading_critical_refresh_interval),
+            _limit(assessment.critical_refresh_interval),
+            _limit(assessment.leading_critical_refresh_interval),
         ],
         [
             "critical learning rate",
-            _limit(outlook.critical_learning_rate),
-            _limit(outlook.leading_critical_learning_rate),
+            _limit(assessment.critical_learning_rate),
+            _limit(assessment.leading_critical_learning_rate),
         ],
         [
             "ringing begins at learning rate",
-            _limit(outlook.oscillation_onset),
-            _limit(outlook.leading_oscillation_onset),
+            _limit(assessment.oscillation_onset),
+            _limit(assessment.leading_oscillation_onset),
         ],
     ]
     blocks: list[Block] = [
         Heading("Stability at these settings"),
-        Paragraph(regime_sentence(outlook, run)),
+        Paragraph(regime_sentence(assessment, run)),
         Table([Column("", "left"), Column("exact"), Column("leading order")], rows),
     ]
-    if outlook.is_upper_bound:
+    if assessment.is_upper_bound:
         blocks.append(Paragraph(_UPPER_BOUND))
     return blocks
 
 
-def regime_sentence(outlook: "Outlook", run: "Run | None" = None) -> str:
+def regime_sentence(assessment: "Assessment", run: "Run | None" = None) -> str:
     """Regime and damping in a sentence or two."""
     words = {
         "overdamped": "Overdamped: the reward approaches its plateau without ringing",
@@ -356,33 +356,33 @@ def regime_sentence(outlook: "Outlook", run: "Run | None" = None) -> str:
         "underdamped": "Underdamped: the reward overshoots and rings",
         "unstable": "Unstable: the swings grow",
     }
-    if outlook.saturates:
+    if assessment.saturates:
         words["underdamped"] = "Underdamped where the force is stiffest: the reward may overshoot on its way"
         words["unstable"] = "Beyond the linear limit where the force is stiffest: swings may grow on the way"
-    sentence = f"{words[outlook.regime]}; damping ratio {number(outlook.damping_ratio)}"
-    if not outlook.matched:
+    sentence = f"{words[assessment.regime]}; damping ratio {number(assessment.damping_ratio)}"
+    if not assessment.matched:
         sentence += " (to leading order, as for every run with an async lag)"
-    if math.isfinite(outlook.period):
-        sentence += f", period {number(outlook.period)} optimizer steps"
+    if math.isfinite(assessment.period):
+        sentence += f", period {number(assessment.period)} optimizer steps"
         if run is not None and run.steps_per_row != 1.0:
-            sentence += f" (= {number(outlook.period / run.steps_per_row)} of the log's)"
-    return sentence + "." + (f" {_SATURATES}" if outlook.saturates else "")
+            sentence += f" (= {number(assessment.period / run.steps_per_row)} of the log's)"
+    return sentence + "." + (f" {_SATURATES}" if assessment.saturates else "")
 
 
-def regime_word(outlook: "Outlook") -> str:
+def regime_word(assessment: "Assessment") -> str:
     """The regime in a word or two, for a table."""
-    return "stiff midway" if outlook.saturates and outlook.regime == "unstable" else outlook.regime
+    return "stiff midway" if assessment.saturates and assessment.regime == "unstable" else assessment.regime
 
 
 def fit_report(
-    fit: "Fit", outlooks: Sequence["Outlook"], fitted_outlook: "Outlook | None" = None
+    fit: "Fit", assessments: Sequence["Assessment"], with_fitted_inertia: "Assessment | None" = None
 ) -> list[Block]:
     """All that one fit says.
 
     Args:
         fit: The fit of one run, or of several jointly.
-        outlooks: Regime and stability, one for each of its runs.
-        fitted_outlook: The same with the inertia that was fitted instead of the optimizer's, where it was.
+        assessments: Regime and stability, one for each of its runs.
+        with_fitted_inertia: The same with the inertia that was fitted instead of the optimizer's, where it was.
 
     Returns:
         The report.
@@ -399,15 +399,15 @@ def fit_report(
     blocks += [Heading("What it says"), Bullets(fit.verdicts), *_comparison(fit), *_parameters(fit)]
     if fit.parts:
         blocks += _parts(fit)
-    blocks += stability_blocks(outlooks[0], run)
-    if fitted_outlook is not None:
+    blocks += stability_blocks(assessments[0], run)
+    if with_fitted_inertia is not None:
         blocks.append(
             Paragraph(
-                f"With the inertia that was fitted, damping ratio {number(fitted_outlook.damping_ratio)}."
+                f"With the inertia that was fitted, damping ratio {number(with_fitted_inertia.damping_ratio)}."
             )
         )
     if len(fit.runs) > 1:
-        blocks += _joint_outlooks(fit, outlooks)
+        blocks += _joint_assessments(fit, assessments)
     lines = [*fit.warnings, *(line for one in fit.runs for line in one.warnings)]
     return blocks + notes(lines)
 
@@ -435,7 +435,7 @@ def _joint_runs(fit: "Fit") -> list[Block]:
     return [Table(columns, rows)]
 
 
-def _joint_outlooks(fit: "Fit", outlooks: Sequence["Outlook"]) -> list[Block]:
+def _joint_assessments(fit: "Fit", assessments: Sequence["Assessment"]) -> list[Block]:
     rows = [
         [
             run.name,
@@ -444,7 +444,7 @@ def _joint_outlooks(fit: "Fit", outlooks: Sequence["Outlook"]) -> list[Block]:
             _share(o.margin),
             _limit(o.critical_refresh_interval),
         ]
-        for run, o in zip(fit.runs, outlooks, strict=True)
+        for run, o in zip(fit.runs, assessments, strict=True)
     ]
     columns = [
         Column("run", "left", wraps=True),
@@ -482,12 +482,12 @@ def _parts(fit: "Fit") -> list[Block]:
     return [Heading("Parts of the reward"), Table(columns, rows)]
 
 
-def fits_report(fits: Sequence["Fit"], outlooks: Sequence["Outlook"]) -> list[Block]:
+def fits_report(fits: Sequence["Fit"], assessments: Sequence["Assessment"]) -> list[Block]:
     """Several fits, a line each.
 
     Args:
         fits: Fits of one run each.
-        outlooks: Regime and stability of each.
+        assessments: Regime and stability of each.
 
     Returns:
         The report.
@@ -507,7 +507,7 @@ def fits_report(fits: Sequence["Fit"], outlooks: Sequence["Outlook"]) -> list[Bl
     ]
     rows = []
     distinct = distinct_names([fit.run for fit in fits])
-    for name, fit, o in zip(distinct, fits, outlooks, strict=True):
+    for name, fit, o in zip(distinct, fits, assessments, strict=True):
         plateau = fit.parameters["plateau"]
         known = interval(plateau.lower, plateau.upper) if plateau.identified else "not identified"
         rows.append(
@@ -530,9 +530,9 @@ def fits_report(fits: Sequence["Fit"], outlooks: Sequence["Outlook"]) -> list[Bl
         "(ceiling). For all that one fit says, give its log alone."
     )
     blocks: list[Block] = [Title(f"{len(fits)} runs"), Table(columns, rows), Paragraph(legend)]
-    if any(o.saturates for o in outlooks):
+    if any(o.saturates for o in assessments):
         blocks.append(Paragraph(_SATURATES))
-    if any(o.is_upper_bound for o in outlooks):
+    if any(o.is_upper_bound for o in assessments):
         blocks.append(
             Paragraph(f"Margins (0 is the threshold of instability) are upper bounds: {_WHY_UPPER}")
         )
@@ -578,7 +578,7 @@ def prediction_report(
     ]
     rows, marks = [], set()
     for index, one in enumerate(scenarios):
-        o = one.outlook
+        o = one.assessment
         if one.is_own:
             marks.add(index)
         rows.append(
@@ -601,16 +601,17 @@ def prediction_report(
         legend += " ▸ marks the run's own settings."
     blocks: list[Block] = [Title(title), *(Paragraph(line) for line in details)]
     blocks += [Table(columns, rows, frozenset(marks)), Paragraph(legend)]
-    if any(one.outlook.saturates for one in scenarios):
+    if any(one.assessment.saturates for one in scenarios):
         blocks.append(Paragraph(_SATURATES))
-    if any(one.outlook.is_upper_bound for one in scenarios):
+    if any(one.assessment.is_upper_bound for one in scenarios):
         blocks.append(Paragraph(f"Margin, critical K and critical rate are upper bounds: {_WHY_UPPER}"))
     return blocks + notes(remarks)
 
 
 def _end_of(scenario: "Scenario") -> tuple[str, str]:
     mean, lower, upper = (float(x[-1]) for x in (scenario.mean, scenario.lower, scenario.upper))
-    if not (np.isfinite(mean) and abs(mean) < 1e6):
+    reach = abs(scenario.plateau - float(scenario.mean[0])) or max(abs(scenario.plateau), 1.0)
+    if not abs(mean - scenario.plateau) < 100.0 * reach:
         return "diverges", "–"
     return number(mean), interval(lower, upper)
 

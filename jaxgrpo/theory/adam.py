@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxgrpo.theory.hyperparameters import as_float_leaf
+from jaxgrpo.theory.hyperparameters import as_float_leaf, is_concrete
 
 
 class AdamNormalisation(eqx.Module):
@@ -16,10 +16,19 @@ class AdamNormalisation(eqx.Module):
     Args:
         signal: Root mean square of the mean gradient per parameter, $g$.
         noise: Standard deviation of one rollout's gradient per parameter, $s$.
+
+    Raises:
+        ValueError: If a value known at construction is negative or not finite.
     """
 
     signal: Float[Array, "..."] = eqx.field(converter=as_float_leaf)
     noise: Float[Array, "..."] = eqx.field(converter=as_float_leaf, default=0.0)
+
+    def __check_init__(self):
+        for name in ("signal", "noise"):
+            value = getattr(self, name)
+            if is_concrete(value) and not bool(jnp.all(jnp.isfinite(value) & (value >= 0))):
+                raise ValueError(f"{name} must be finite and not negative, got {value}")
 
     def gain(self, rollouts_per_step: Float[Array, "..."] | float) -> Float[Array, "..."]:
         r"""$1/\sqrt{g^2 + s^2/(BG)}$.

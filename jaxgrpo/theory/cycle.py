@@ -7,6 +7,7 @@ $(e, u)$ (error and last update) at one refresh is a linear function of that at 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxgrpo.theory.hyperparameters import is_concrete
@@ -109,7 +110,9 @@ def _cycle_parts(momentum, stiffness, refresh_interval, staleness):
     # Powers of the step matrix add what the uncorrected part leaves out; at staleness 1 the two powers cancel and
     # the closed form, smooth in K, remains.
     general_free, general_response = _held_force_map(momentum, stiffness, refresh_interval, staleness)
-    stale_free, stale_response = _held_force_map(momentum, stiffness, refresh_interval, jnp.ones_like(staleness))
+    stale_free, stale_response = _held_force_map(
+        momentum, stiffness, refresh_interval, jnp.ones_like(staleness)
+    )
     return (
         free + general_free - stale_free,
         -scale * (response + general_response - stale_response),
@@ -174,7 +177,7 @@ def companion_map(
 
 def _whole_lag(async_lag) -> int:
     """Async lag as a Python integer, or an error that says why."""
-    if isinstance(async_lag, jax.core.Tracer):
+    if isinstance(async_lag, Tracer):
         raise ValueError("async_lag sets the size of the state: give a concrete whole number here")
     lag = float(np.max(np.asarray(async_lag)))
     if lag != round(lag) or lag < 0:
@@ -189,13 +192,13 @@ def spectral_radius(
     staleness: Scalars = 1.0,
     async_lag: int = 0,
 ) -> Float[Array, "..."]:
-    """Largest modulus of the eigenvalues of the cycle map; the run is stable where it is below 1.
+    r"""Largest modulus of the eigenvalues of the cycle map; the run is stable where it is below 1.
 
     Args:
-        momentum: $\\mu$.
+        momentum: $\mu$.
         stiffness: $h$ per step.
         refresh_interval: $K$.
-        staleness: $\\rho$.
+        staleness: $\rho$.
         async_lag: $d$, a whole number.
 
     Returns:
@@ -342,12 +345,12 @@ def oscillation_onset(momentum: Scalars, refresh_interval: Scalars) -> Float[Arr
 def critical_refresh_interval(
     momentum: Scalars, stiffness: Scalars, staleness: Scalars = 1.0, async_lag: int = 0
 ) -> Float[Array, "..."]:
-    """Real refresh interval at which the spectral radius first reaches 1 (exact).
+    r"""Real refresh interval at which the spectral radius first reaches 1 (exact).
 
     Args:
-        momentum: $\\mu$.
+        momentum: $\mu$.
         stiffness: $h$ per step.
-        staleness: $\\rho$.
+        staleness: $\rho$.
         async_lag: $d$, a whole number.
 
     Returns:
@@ -472,19 +475,19 @@ def stationary_covariance(
     staleness: Scalar = 1.0,
     async_lag: int = 0,
 ) -> Float[Array, "n n"]:
-    """Covariance of the state at refreshes in the long run: the solution of $P = M P M^T + Q$.
+    r"""Covariance of the state at refreshes in the long run: the solution of $P = M P M^T + Q$.
 
     Args:
-        momentum: $\\mu$.
+        momentum: $\mu$.
         stiffness: $h$ per step.
         refresh_interval: $K$.
-        step_noise: $\\sigma$ per step.
+        step_noise: $\sigma$ per step.
         epochs_per_rollout: $I$.
-        staleness: $\\rho$.
+        staleness: $\rho$.
         async_lag: $d$, a whole number.
 
     Returns:
-        $P$ of the state $(e_n, u_n, e_{n-1}, \\dots)$; infinite where the map is unstable.
+        $P$ of the state $(e_n, u_n, e_{n-1}, \dots)$; infinite where the map is unstable.
     """
     lag = _whole_lag(async_lag)
     matrix = companion_map(momentum, stiffness, refresh_interval, staleness, lag)

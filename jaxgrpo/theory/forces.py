@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -132,7 +133,7 @@ def _logit(p: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _infinite(group_size) -> bool:
-    return not isinstance(group_size, jax.core.Tracer) and bool(np.all(np.isinf(np.asarray(group_size))))
+    return not isinstance(group_size, Tracer) and bool(np.all(np.isinf(np.asarray(group_size))))
 
 
 def _interpolate(table: Float[Array, " n"], z: Float[Array, " nodes"]) -> Float[Array, " nodes"]:
@@ -155,7 +156,7 @@ def group_factor_table(group_size: Scalar, dtype: DTypeLike) -> Float[Array, " n
 
 
 def softmax_drive(normalisation: Normalisation, group_size: Scalar, dtype: DTypeLike) -> Drive:
-    """Softmax force on logits: $\\sqrt{p(1-p)}$ or $p(1-p)$, times its finite-group factor."""
+    r"""Softmax force on logits: $\sqrt{p(1-p)}$ or $p(1-p)$, times its finite-group factor."""
     if normalisation == "mean":
         factor = 1.0 if _infinite(group_size) else 1.0 - 1.0 / jnp.asarray(group_size).astype(dtype)
 
@@ -202,7 +203,7 @@ class Softmax(AbstractForce):
         return _logit((initial_reward - self.floor) / (plateau - self.floor))[None]
 
     def reward(self, state, plateau):
-        """$f + (R^* - f) \\sigma(z)$."""
+        r"""$f + (R^* - f) \sigma(z)$."""
         return self.floor + (plateau - self.floor) * jax.nn.sigmoid(state[0])
 
     def bind(self, plateau, group_size, dtype):
@@ -248,7 +249,7 @@ class MixedDifficulty(AbstractForce):
         return mixture_location(share, x, jnp.asarray(weights, share.dtype)) + x
 
     def reward(self, state, plateau):
-        """$f + (R^* - f) E[\\sigma(z_i)]$."""
+        r"""$f + (R^* - f) E[\sigma(z_i)]$."""
         weights = jnp.asarray(normal_nodes(self.nodes)[1], state.dtype)
         return self.floor + (plateau - self.floor) * jnp.sum(weights * jax.nn.sigmoid(state))
 
@@ -265,7 +266,7 @@ class MixedDifficulty(AbstractForce):
 def mixture_location(
     share: Float[Array, ""], offsets: Float[Array, " nodes"], weights: Float[Array, " nodes"]
 ) -> Float[Array, ""]:
-    """Location $z_0$ at which $E[\\sigma(z_0 + x_i)]$ equals a given share, differentiable in all arguments."""
+    r"""Location $z_0$ at which $E[\sigma(z_0 + x_i)]$ equals a given share, differentiable in all arguments."""
 
     def value(location):
         return jnp.sum(weights * jax.nn.sigmoid(location + offsets))
@@ -364,7 +365,7 @@ class KLAnchored(AbstractForce):
         return root - step
 
     def slope_at_fixed_point(self, plateau: Scalar = 1.0, group_size: Scalar = jnp.inf) -> Float[Array, ""]:
-        """Restoring slope at the balance, per unit of curvature: $\\beta p^*(1-p^*)$ for the mean-only advantage."""
+        r"""Restoring slope at the balance, per unit of curvature: $\beta p^*(1-p^*)$ for the mean-only advantage."""
         anchored = self.bind(plateau, group_size, self.beta.dtype)
         state = self.fixed_state(plateau, group_size)
         return -jax.grad(lambda z: anchored(z[None])[0])(state)

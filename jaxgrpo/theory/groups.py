@@ -29,11 +29,11 @@ def _floats(*values: Scalars) -> list[Float[Array, "..."]]:
 
 
 def zero_spread_probability(p: Scalars, group_size: Scalars) -> Float[Array, "..."]:
-    """Probability that a group of binary rewards teaches nothing, $p^G + (1-p)^G$.
+    r"""Probability that a group of binary rewards teaches nothing, $p^G + (1-p)^G$.
 
     Args:
         p: Success probability of the prompt.
-        group_size: $G \\ge 1$.
+        group_size: $G \ge 1$.
 
     Returns:
         The probability, 1 at $G = 1$.
@@ -49,7 +49,7 @@ def expected_biased_variance(p: Scalars, group_size: Scalars) -> Float[Array, ".
 
 
 def _log_factorials(largest: int) -> np.ndarray:
-    """$\\log n!$ for n = 0, ..., `largest`."""
+    r"""$\log n!$ for n = 0, ..., `largest`."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, largest + 1.0)))])
 
 
@@ -97,7 +97,8 @@ def expected_std(p: Scalars, group_size: Scalars, unbiased: bool = False) -> Flo
     slope_low, slope_high = 0.5 * (values[2] - before), 0.5 * (values[3] - values[1])
     rise = values[2] - values[1]
     result = values[1] + part * (
-        slope_low + part * (3.0 * rise - 2.0 * slope_low - slope_high + part * (slope_low + slope_high - 2.0 * rise))
+        slope_low
+        + part * (3.0 * rise - 2.0 * slope_low - slope_high + part * (slope_low + slope_high - 2.0 * rise))
     )
     if unbiased:
         result = result * safe_sqrt(size / jnp.maximum(size - 1.0, 1e-6))
@@ -152,7 +153,7 @@ def group_force_variance(p: Scalars, group_size: Scalars, unbiased: bool = True)
 
 
 def beta_zero_spread_probability(a: Scalars, b: Scalars, group_size: Scalars) -> Float[Array, "..."]:
-    """Zero-spread probability over prompts with $p \\sim \\mathrm{Beta}(a, b)$.
+    r"""Zero-spread probability over prompts with $p \sim \mathrm{Beta}(a, b)$.
 
     $[B(a+G, b) + B(a, b+G)] / B(a, b)$.
     """
@@ -162,9 +163,9 @@ def beta_zero_spread_probability(a: Scalars, b: Scalars, group_size: Scalars) ->
 
 
 def beta_expected_biased_variance(a: Scalars, b: Scalars, group_size: Scalars) -> Float[Array, "..."]:
-    """Expected within-group biased variance over prompts with $p \\sim \\mathrm{Beta}(a, b)$.
+    r"""Expected within-group biased variance over prompts with $p \sim \mathrm{Beta}(a, b)$.
 
-    $(1 - 1/G)\\, ab / ((a+b)(a+b+1))$.
+    $(1 - 1/G)\, ab / ((a+b)(a+b+1))$.
     """
     a, b, g = _floats(a, b, group_size)
     return (1.0 - 1.0 / g) * a * b / ((a + b) * (a + b + 1.0))
@@ -220,7 +221,7 @@ def mixture_zero_spread_probability(
 def mixture_expected_std(
     location: Scalars, spread: Scalars, group_size: Scalars, nodes: int = 21
 ) -> Float[Array, "..."]:
-    """Expected within-group standard deviation over prompts whose logits are normal.
+    r"""Expected within-group standard deviation over prompts whose logits are normal.
 
     Args:
         location: Mean logit $z_0$.
@@ -229,6 +230,6 @@ def mixture_expected_std(
         nodes: quadrature nodes.
 
     Returns:
-        $E[\\mathrm{std}]$ (biased).
+        $E[\mathrm{std}]$ (biased).
     """
     return _mixture(expected_std, location, spread, group_size, nodes)

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 Convention = Literal["ema", "heavy_ball"]
@@ -54,7 +55,7 @@ def as_float_leaf(value: Any) -> Any:
 
 def is_concrete(value: Any) -> bool:
     """Whether the values of an array are known now (not inside `jax.jit`, `jax.grad` or `jax.vmap`)."""
-    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
 
 
 class Hyperparameters(eqx.Module):

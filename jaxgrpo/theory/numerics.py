@@ -66,8 +66,8 @@ def squared_arccosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
     d = 1.0 - x
     near = jnp.abs(d) < 1e-2
     # arccos(1 - d)^2 = sum_n 2^(n+1) d^n / (n^2 binom(2n, n))
-    series = 2.0 * d * (
-        1.0 + d / 6.0 * (1.0 + d * 4.0 / 15.0 * (1.0 + d * 9.0 / 28.0 * (1.0 + d * 16.0 / 45.0)))
+    series = (
+        2.0 * d * (1.0 + d / 6.0 * (1.0 + d * 4.0 / 15.0 * (1.0 + d * 9.0 / 28.0 * (1.0 + d * 16.0 / 45.0))))
     )
     inside = jnp.where(near | (x >= 1), 0.0, jnp.clip(x, -1.0 + 1e-12, 1.0))
     outside = jnp.where(near | (x <= 1), 2.0, x)

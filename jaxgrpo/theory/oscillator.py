@@ -53,9 +53,7 @@ class Oscillator(eqx.Module):
     def temperature(self) -> Float[Array, "..."]:
         r"""$T = \sigma^2 / (2\gamma)$; infinite where $\gamma \le 0$."""
         positive = self.damping > 0
-        return jnp.where(
-            positive, self.noise**2 / (2.0 * jnp.where(positive, self.damping, 1.0)), jnp.inf
-        )
+        return jnp.where(positive, self.noise**2 / (2.0 * jnp.where(positive, self.damping, 1.0)), jnp.inf)
 
     @property
     def stationary_variance(self) -> Float[Array, "..."]:

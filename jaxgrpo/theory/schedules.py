@@ -1,10 +1,8 @@
-"""Learning-rate schedules as Optax schedules, and learning-rate time.
+r"""Learning-rate schedules as Optax schedules, and learning-rate time.
 
-In the overdamped limit only the learning-rate time $s(t) = \\sum_{i<t} \\eta_i$ matters: a decay to zero makes a plateau of
+In the overdamped limit only the learning-rate time $s(t) = \sum_{i<t} \eta_i$ matters: a decay to zero makes a plateau of
 its own at the last step, which a fit that ignores it mistakes for the task's.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-Schedule = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+Schedule = optax.Schedule
 
 
 def constant(value: float) -> Schedule:
@@ -87,7 +85,7 @@ def tabulated(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -
 
 
 def learning_rate_time(schedule: Schedule, steps: Float[Array, " n"] | np.ndarray) -> Float[Array, " n"]:
-    """Learning-rate time $s(t) = \\sum_{i<t} \\eta_i$.
+    r"""Learning-rate time $s(t) = \sum_{i<t} \eta_i$.
 
     Args:
         schedule: Rate as a function of the step.

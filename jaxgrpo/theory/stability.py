@@ -42,7 +42,7 @@ class Stability(eqx.Module):
 
 
 def _rate_at(hyperparameters, task, h, target):
-    """Learning rate at which the stiffness is `target`, from $h \\propto \\eta^a$."""
+    r"""Learning rate at which the stiffness is `target`, from $h \propto \eta^a$."""
     positive = h > 0
     ratio = target / jnp.where(positive, h, 1.0)
     finite = jnp.isfinite(ratio) & positive

@@ -123,9 +123,15 @@ def _by_cycles(hyperparameters, task, steps, schedule, cycles, longest, depth):
     drive = task.force.bind(task.plateau, h.group_size, steps.dtype)
     starts = k * jnp.arange(cycles, dtype=steps.dtype)
     exponent = task.learning_rate_exponent
-    move, push = held_force_sums(momentum, starts, jnp.broadcast_to(k, starts.shape), schedule, exponent, longest)
+    move, push = held_force_sums(
+        momentum, starts, jnp.broadcast_to(k, starts.shape), schedule, exponent, longest
+    )
     move, push = jnp.broadcast_to(move, starts.shape), jnp.broadcast_to(push, starts.shape)
-    factor = jnp.ones_like(starts) if schedule is None else schedule_factor(schedule, starts + 0.5 * (k - 1), exponent)
+    factor = (
+        jnp.ones_like(starts)
+        if schedule is None
+        else schedule_factor(schedule, starts + 0.5 * (k - 1), exponent)
+    )
     carry_move = momentum * momentum_sums(momentum, k)[0]
     carry_push = momentum_power(momentum, k)
     noise = noise_covariance(momentum, k, sigma, h.epochs_per_rollout).astype(steps.dtype)
@@ -158,7 +164,12 @@ def _by_cycles(hyperparameters, task, steps, schedule, cycles, longest, depth):
 
     z0 = task.force.initial_state(task.initial_reward, task.plateau)
     z0 = jnp.broadcast_to(z0, z0.shape).astype(steps.dtype)
-    start = (z0, jnp.zeros_like(z0), jnp.broadcast_to(z0, (depth + 1, z0.size)), jnp.zeros((size, size), z0.dtype))
+    start = (
+        z0,
+        jnp.zeros_like(z0),
+        jnp.broadcast_to(z0, (depth + 1, z0.size)),
+        jnp.zeros((size, size), z0.dtype),
+    )
     _, (z, u, force, slope, _, covariance) = jax.lax.scan(jax.checkpoint(cycle), start, (move, push, factor))
 
     # Within a cycle: the same closed form over the steps taken since the refresh.
@@ -221,7 +232,12 @@ def _by_steps(hyperparameters, task, steps, schedule, total, depth):
 
     z0 = task.force.initial_state(task.initial_reward, task.plateau)
     z0 = jnp.broadcast_to(z0, z0.shape).astype(steps.dtype)
-    start = (z0, jnp.zeros_like(z0), jnp.broadcast_to(z0, (depth + 1, z0.size)), jnp.zeros((size, size), z0.dtype))
+    start = (
+        z0,
+        jnp.zeros_like(z0),
+        jnp.broadcast_to(z0, (depth + 1, z0.size)),
+        jnp.zeros((size, size), z0.dtype),
+    )
     _, (z, readout, variance) = jax.lax.scan(jax.checkpoint(step), start, (factor, refresh))
     low = jnp.clip(jnp.floor(steps).astype(jnp.int32), 0, total - 1)
     high = jnp.minimum(low + 1, total - 1)

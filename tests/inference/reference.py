@@ -8,7 +8,6 @@ from math import comb
 import numpy as np
 
 from jaxgrpo.logs.run import Run
-from jaxgrpo.theory.hyperparameters import Hyperparameters
 
 
 def sigmoid(z):

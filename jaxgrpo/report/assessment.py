@@ -17,7 +17,7 @@ from jaxgrpo.theory.task import Task
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Assessment:
     """Regime and stability of one configuration, as plain numbers; times in optimizer steps.
 
     Attributes:
@@ -79,12 +79,12 @@ def compile_ahead() -> threading.Thread:
         The thread that does it; the interpreter does not end before it has.
     """
     usual = Task(curvature=1.0, plateau=1.0)  # pyright: ignore[reportArgumentType]
-    thread = threading.Thread(target=outlook, args=(Hyperparameters(1e-6), usual))  # pyright: ignore
+    thread = threading.Thread(target=assess, args=(Hyperparameters(1e-6), usual))  # pyright: ignore
     thread.start()
     return thread
 
 
-def outlook(hyperparameters: Hyperparameters, task: Task) -> Outlook:
+def assess(hyperparameters: Hyperparameters, task: Task) -> Assessment:
     """Regime and stability of one configuration.
 
     Args:
@@ -110,7 +110,7 @@ def outlook(hyperparameters: Hyperparameters, task: Task) -> Outlook:
         for field in dataclasses.fields(limits)
         if field.name != "is_upper_bound"
     }
-    return Outlook(
+    return Assessment(
         # The sharpness, where there is one, decides: it can be far above the fitted curvature.
         regime="unstable" if numbers["margin"] < 0 else REGIMES[int(regime)],
         matched=lag == 0,
