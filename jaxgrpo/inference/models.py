@@ -210,8 +210,6 @@ def starting_points(specification: Specification) -> np.ndarray:
     """Where the searches start: the prior's centre, moved along the directions in which the likelihood has several modes."""
     moves = [
         {RATE: 0.0},
-        {RATE: -0.8, START: 0.3},
-        {RATE: 0.8},
         {RATE: 1.6, START: -0.5},
         {RATE: 0.5, START: -1.2, FORM: -1.0},
         {RATE: 0.3, FORM: 1.2},

@@ -27,10 +27,6 @@ _LONGEST_STEP = 2.0
 # A search has converged where a step gains less than this in log posterior.
 _TOLERANCE = 1e-3
 
-# The runs of a problem are the leading axis of all its arrays but the horizon.
-_RUNS = Observations(0, 0, 0, 0, 0, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
-
-
 class Mode(NamedTuple):
     """Where a search ended; leading axes problems and models, NumPy arrays."""
 
@@ -44,31 +40,65 @@ class Mode(NamedTuple):
 
 
 @eqx.filter_jit
-def filter_points(
-    points: Float[Array, "problems models points parameters"],
+def filter_each(
+    points: Float[Array, "batch parameters"],
     specifications: Specification,
     observations: Observations,
     depth: int,
 ) -> Innovations:
-    """Kalman filter of every run at many points in parameter space.
+    """Kalman filter of a batch of points in parameter space, each with its own model and run.
 
     Args:
         points: Points in unconstrained coordinates.
-        specifications: Leading axes problems and models.
-        observations: Leading axes problems and runs.
+        specifications: The model of each.
+        observations: The run of each.
         depth: Largest async lag in cycles, static.
 
     Returns:
-        Innovations, leading axes problems, models, points, runs.
+        The innovations of each.
     """
+    return jax.vmap(lambda *one: innovations(*one, depth))(points, specifications, observations)
 
-    def single(point, specification, run):
-        return innovations(point, specification, run, depth)
 
-    runs = jax.vmap(single, in_axes=(None, None, _RUNS))
-    many = jax.vmap(runs, in_axes=(0, None, None))
-    models = jax.vmap(many, in_axes=(0, 0, None))
-    return jax.vmap(models)(points, specifications, observations)
+def filter_points(
+    points: np.ndarray, specifications: Specification, observations: Observations, depth: int
+) -> Innovations:
+    """Kalman filter of every run at many points in parameter space.
+
+    The axes are flattened into one, since each level of batching is paid for when the program is traced.
+
+    Args:
+        points: Axes problems, models, points, parameters.
+        specifications: Leading axes problems and models.
+        observations: Leading axes problems and runs.
+        depth: Largest async lag in cycles.
+
+    Returns:
+        Innovations, leading axes problems, models, points, runs; NumPy arrays.
+    """
+    problems, models, count, _ = points.shape
+    runs = observations.reward.shape[1]
+    shape = (problems, models, count, runs)
+
+    def flat(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """Repeat along the axes that the values lack, then flatten the leading four."""
+        rest = values.shape[len(axes) :]
+        full = np.expand_dims(values, tuple(i for i in range(4) if i not in axes))
+        return np.broadcast_to(full, (*shape, *rest)).reshape(-1, *rest)
+
+    result = filter_each(
+        flat(points, (0, 1, 2)),
+        Specification(*(flat(v, (0, 1)) for v in specifications)),
+        Observations(*(flat(v, (0, 3)) for v in _with_horizon(observations))),
+        depth,
+    )
+    return Innovations(*(np.asarray(leaf).reshape(*shape, -1) for leaf in result))
+
+
+def _with_horizon(observations: Observations) -> Observations:
+    """Observations whose horizon, one number a problem, has an axis of runs like the rest."""
+    runs = observations.reward.shape[1]
+    return observations._replace(horizon=np.repeat(observations.horizon[:, None], runs, axis=1))
 
 
 def _evaluate(parameters, specifications, observations, depth) -> Mode:
@@ -80,7 +110,7 @@ def _evaluate(parameters, specifications, observations, depth) -> Mode:
     moves = np.concatenate([np.zeros((1, size)), np.eye(size)[active]])
     points = parameters[..., None, :] + moves * np.where(specifications.free, step, 0.0)[..., None, :]
     at = filter_points(points, specifications, observations, depth)
-    error, variance, reward = (np.asarray(leaf) for leaf in at)
+    error, variance, reward = at
     with np.errstate(all="ignore"):
 
         def slope(values):

@@ -446,8 +446,8 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
         remarks.append(
             "G and prompts per step change the noise; the plateau and the speed stay (to leading order)."
         )
-    at = one.logged_steps[0] + last / one.steps_per_row
-    end = f"step {tables.setting(round(at, 6))} of the log ({tables.setting(last)} optimizer steps)"
+    final = one.logged_steps[0] + last / one.steps_per_row
+    end = f"step {tables.setting(round(float(final), 6))} of the log ({tables.setting(last)} optimizer steps)"
     details = [f"Fitted: {fitted.title}.", _common_settings(shown)]
     result = _prediction_result(
         f"{one.name}: the same task under other settings" if kept else f"{one.name}: predicted",

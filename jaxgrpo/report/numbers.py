@@ -36,7 +36,7 @@ def number(value: float | None, digits: int = 3, infinite: str = "infinite") -> 
     if float(value).is_integer():
         return f"{value:.0f}"
     decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{rounded:.{decimals}f}"
+    return f"{value:.{decimals}f}"
 
 
 def setting(value: float) -> str:
@@ -55,8 +55,3 @@ def interval(lower: float, upper: float) -> str:
         return f"[{number(lower, infinite='–')}, {number(upper, infinite='–')}]"
     decimals = max(1 - math.floor(math.log10(width)), 0)
     return f"[{lower:.{decimals}f}, {upper:.{decimals}f}]"
-
-
-def percent(share: float) -> str:
-    """A share as a percentage."""
-    return f"{100.0 * share:.0f} %" if math.isfinite(share) else "–"

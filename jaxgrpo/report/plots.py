@@ -292,7 +292,7 @@ def prediction(
         width = 2.8 if one.is_own else 1.6
         label = _escape(one.label) + (" (as run)" if one.is_own and len(scenarios) > 1 else "")
         # A run that diverges is drawn until it leaves the picture, lest it squeeze the others into a line.
-        last = _length_within(one)
+        last = max(_length_within(one), 2)
         if last < len(x):
             label += " (diverges)"
         if banded:
@@ -316,8 +316,9 @@ def prediction(
         bbox_to_anchor=(1.0, 1.0) if outside else None,
     )
     _tidy(axes)
-    caption = ""
-    if banded:
+    if not any(np.any(one.upper > one.lower) for one in shown):
+        caption = "Expected rewards."
+    elif banded:
         what = "its gradient noise" if run is None else "what the fit leaves open"
         level = 100 * scenarios[0].level
         caption = (

@@ -1,6 +1,7 @@
 """A task under given hyperparameters: the predicted course with its band, and what it is in for."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -140,10 +141,11 @@ def with_settings(base: Hyperparameters, changes: Mapping[str, Any]) -> Hyperpar
     return dataclasses.replace(base, **changes)
 
 
-def even_steps(last: float, points: int = 200) -> np.ndarray:
-    """Optimizer steps from 0 to the last, at most so many, whole where there are enough."""
-    count = int(min(points, max(last, 1.0))) + 1
-    return np.linspace(0.0, max(last, 1.0), count)
+def even_steps(last: float, most: int = 400) -> np.ndarray:
+    """Whole optimizer steps from 0 to the last, evenly spaced and at most so many, and the last itself."""
+    stride = max(math.ceil(last / most), 1)
+    steps = np.arange(0.0, last, stride)
+    return np.append(steps, last) if last > 0 else np.zeros(1)
 
 
 def r_squared(observed: Sequence[float] | np.ndarray, expected: Sequence[float] | np.ndarray) -> float:

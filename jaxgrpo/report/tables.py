@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from jaxgrpo.report.blocks import Block, Bullets, Column, Heading, Pairs, Paragraph, Table, Title
-from jaxgrpo.report.numbers import interval, number, percent, setting
+from jaxgrpo.report.numbers import interval, number, setting
 
 if TYPE_CHECKING:
     from jaxgrpo.inference.fit import Estimate, Fit
@@ -614,14 +612,3 @@ def _end_of(scenario: "Scenario") -> tuple[str, str]:
     if not abs(mean - scenario.plateau) < 100.0 * reach:
         return "diverges", "–"
     return number(mean), interval(lower, upper)
-
-
-__all__ = [
-    "fit_report",
-    "fits_report",
-    "notes",
-    "percent",
-    "prediction_report",
-    "run_report",
-    "runs_report",
-]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jaxgrpo.report.blocks import Block, Bullets, Column, Heading, Pairs, Paragraph, Table, Title
 
 _GAP = 2
-# Cells that may wrap are not squeezed below this width as long as columns can be left out instead.
+# Cells that wrap are not squeezed below this width while there are columns to leave out.
 _NARROWEST = 16
 _ASCII = {
     "–": "-",
@@ -101,14 +101,21 @@ def _layout(table: Table, width: int) -> tuple[list[int], list[int], int]:
             )
             for i in kept
         ]
-        room = width - _GAP * (len(kept) - 1)
         flexible = [p for p, i in enumerate(kept) if table.columns[i].wraps]
-        while sum(widths) > room and any(widths[p] > _NARROWEST for p in flexible):
-            widest = max(flexible, key=lambda p: widths[p])
-            widths[widest] -= 1
         expendable = max((table.columns[i].expendable for i in kept), default=0)
-        if sum(widths) <= room or not expendable:
-            return kept, widths, _GAP if sum(widths) <= room else 1
+        # Wrapped cells are squeezed before columns are left out, and harder where none is left to leave out.
+        narrowest = _NARROWEST if expendable else _NARROWEST // 2
+        gap = _GAP
+        while sum(widths) + gap * (len(kept) - 1) > width:
+            squeezable = [p for p in flexible if widths[p] > narrowest]
+            if squeezable:
+                widths[max(squeezable, key=lambda p: widths[p])] -= 1
+            elif gap > 1 and not expendable:
+                gap -= 1
+            else:
+                break
+        if sum(widths) + gap * (len(kept) - 1) <= width or not expendable:
+            return kept, widths, gap
         # The last of the most expendable ones goes first.
         kept.remove(max(i for i in kept if table.columns[i].expendable == expendable))
 
