@@ -27,6 +27,7 @@ _LONGEST_STEP = 2.0
 # A search has converged where a step gains less than this in log posterior.
 _TOLERANCE = 1e-3
 
+
 class Mode(NamedTuple):
     """Where a search ended; leading axes problems and models, NumPy arrays."""
 

@@ -21,7 +21,10 @@ def logit(p):
 def expected_std(p, group_size):
     """Expected biased standard deviation of a group of binary rewards, by enumeration."""
     return sum(
-        comb(group_size, k) * p**k * (1 - p) ** (group_size - k) * np.sqrt(k / group_size * (1 - k / group_size))
+        comb(group_size, k)
+        * p**k
+        * (1 - p) ** (group_size - k)
+        * np.sqrt(k / group_size * (1 - k / group_size))
         for k in range(group_size + 1)
     )
 
@@ -37,6 +40,13 @@ def difficulty_nodes():
     x = np.linspace(-3.5, 3.5, 21)
     weights = np.exp(-(x**2) / 2.0)
     return x, weights / weights.sum()
+
+
+def curvature_nodes():
+    """Moduli of a standard normal variable out to 3.5, and their weights by the trapezoidal rule."""
+    y = np.linspace(0.0, 3.5, 21)
+    weights = np.exp(-(y**2) / 2.0) * np.where((y == 0.0), 0.5, 1.0)
+    return y, weights / weights.sum()
 
 
 def coordinates(start, force, momentum, rates, refresh_interval, async_lag, steps):

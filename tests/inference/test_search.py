@@ -137,7 +137,9 @@ def test_objective_and_gradient_are_those_of_the_dense_posterior(x64, ringing):
             lambda v: dense_objective(with_free(theta, SECOND_ORDER, v), specification, reward),  # noqa: B023
             theta[SECOND_ORDER],
         )
-        np.testing.assert_allclose(np.asarray(got.gradient)[i, 0, SECOND_ORDER], gradient, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(
+            np.asarray(got.gradient)[i, 0, SECOND_ORDER], gradient, rtol=1e-4, atol=1e-3
+        )
 
 
 def test_information_is_that_of_the_dense_normal_on_average(x64, ringing):

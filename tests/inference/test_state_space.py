@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from inference_reference import (
     coordinates,
+    curvature_nodes,
     difficulty_nodes,
     fluctuation_covariance,
     log_normal_density,
@@ -13,6 +14,7 @@ from inference_reference import (
     sigmoid,
     softmax_force,
 )
+from scipy import integrate, stats
 
 from jaxgrpo.inference import models as m
 from jaxgrpo.inference.models import MODELS, specify
@@ -106,7 +108,9 @@ def test_kalman_likelihood_is_that_of_the_dense_normal(x64, name, momentum, refr
     assert abs(expected - log_normal_density(rewards, path[seen], np.diag(noise**2 / count))) > 1e-3
 
     error, variance = np.asarray(got.error)[seen], np.asarray(got.variance)[seen]
-    value = -0.5 * np.sum(error**2 / variance + np.log(2 * np.pi * variance)) - len(seen) * np.log(problem.scale.unit)
+    value = -0.5 * np.sum(error**2 / variance + np.log(2 * np.pi * variance)) - len(seen) * np.log(
+        problem.scale.unit
+    )
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8)
 
 
@@ -130,7 +134,9 @@ def test_kalman_likelihood_of_a_run_with_settings_of_its_own(x64):
     covariance = fluctuation_covariance(momentum, per_step, sd, 3, GRID * 3)[:28, :28]
     expected = log_normal_density(runs[1].reward, path, covariance + noise**2 * np.eye(28))
     error, variance = np.asarray(got.error)[:28], np.asarray(got.variance)[:28]
-    value = -0.5 * np.sum(error**2 / variance + np.log(2 * np.pi * variance)) - 28 * np.log(problem.scale.unit)
+    value = -0.5 * np.sum(error**2 / variance + np.log(2 * np.pi * variance)) - 28 * np.log(
+        problem.scale.unit
+    )
     np.testing.assert_allclose(value, expected, rtol=0, atol=1e-8)
 
 
@@ -163,7 +169,9 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
     per_cycle = factor(at) / factor(run.steps).max()
     used = int(run.steps.max() // k) + 1
 
-    momentum = {m.NO_MOMENTUM: 0.0, m.FREE_MOMENTUM: 0.75, m.OPTIMIZER_MOMENTUM: case["momentum"]}[model.momentum]
+    momentum = {m.NO_MOMENTUM: 0.0, m.FREE_MOMENTUM: 0.75, m.OPTIMIZER_MOMENTUM: case["momentum"]}[
+        model.momentum
+    ]
     form, spread = 0.0, 0.0
     if model.momentum == m.FREE_MOMENTUM:
         form = np.log(0.75 / 0.25)
@@ -177,10 +185,10 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
     got = mean_course(theta, specification, one_run(problem.observations, 0), depth=lag).reward
 
     per_step = rate * np.repeat(per_cycle, k)
-    x, weights = difficulty_nodes()
+    x, weights = curvature_nodes() if model.harmonic else difficulty_nodes()
     if model.harmonic:
-        # Directions, or prompts, whose curvature is log-normal about the common one.
-        force, start, tolerance = (lambda z: np.exp(spread * x) * (plateau - z)), np.full(x.shape, 0.2), 1e-6
+        # Directions whose curvature falls short of the largest by the modulus of a normal variable, in logarithm.
+        force, start, tolerance = (lambda z: np.exp(-spread * x) * (plateau - z)), np.full(x.shape, 0.2), 1e-6
     else:
         force, tolerance = softmax_force(model.normalisation, case["group_size"]), 1e-4
         start = -1.5 + spread * x
@@ -188,6 +196,16 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
     expected = z @ weights if model.harmonic else floor + (plateau - floor) * sigmoid(z) @ weights
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(problem.scale.to_reward(np.asarray(got)), expected, rtol=0, atol=tolerance)
+
+
+def test_spread_of_curvature_is_half_normal():
+    """What is left after many small steps, averaged over the distribution itself, against the 21 nodes."""
+    y, weights = curvature_nodes()
+    left = lambda v, spread, time: np.exp(-time * np.exp(-spread * v))
+    density = lambda v, spread, time: left(v, spread, time) * stats.halfnorm.pdf(v)
+    for case in ((0.5, 1.0), (1.5, 3.0), (3.0, 10.0)):
+        exact = integrate.quad(density, 0, 12, args=case)[0]
+        assert abs(left(y, *case) @ weights - exact) < 2e-3
 
 
 @pytest.mark.parametrize("schedule", ["constant", "warm-up", "decay"])

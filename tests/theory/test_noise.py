@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import theory_reference as reference
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxgrpo.theory.cycle import (
@@ -44,7 +44,7 @@ def test_noise_of_one_cycle(x64, momentum, batches, epochs, staleness, stiffness
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-11 * np.abs(expected).max())
 
 
-@reference.PROPERTY
+@settings(reference.PROPERTY, max_examples=20)
 @given(
     momentum=st.just(0.0) | st.floats(0.0, 0.97),
     batches=st.integers(1, 5),

@@ -22,11 +22,11 @@ def f(value):
     return jnp.asarray(float(value))
 
 
-@settings(reference.PROPERTY, max_examples=15)
+@settings(reference.PROPERTY, max_examples=10)
 @given(
     momentum=st.just(0.0) | st.floats(0.0, 0.97),
     refresh_interval=st.sampled_from([1, 2, 5, 9]),
-    async_lag=st.integers(0, 3),
+    async_lag=st.sampled_from([0, 1, 3]),
     staleness=st.sampled_from([1.0, 1.0, 0.5, 0.0, -0.84, 2.33]),
     stiffness=st.floats(1e-4, 0.3),
     convention=st.sampled_from(["ema", "heavy_ball"]),
@@ -59,7 +59,7 @@ def test_harmonic_mean(x64, momentum, refresh_interval, async_lag, staleness, st
         np.testing.assert_allclose((np.asarray(got) - 0.8) / scale, errors / scale, atol=1e-10)
 
 
-@settings(reference.PROPERTY, max_examples=12)
+@settings(reference.PROPERTY, max_examples=8)
 @given(
     momentum=st.just(0.0) | st.floats(0.0, 0.97),
     batches=st.sampled_from([1, 2, 5]),
@@ -130,9 +130,10 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", list(SCHEDULES))
-@pytest.mark.parametrize(("refresh_interval", "epochs", "async_lag"), [(1, 1, 0), (4, 1, 0), (4, 2, 1)])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("momentum", "refresh_interval", "epochs", "async_lag", "schedule"),
+    [(0.9, 1, 1, 0, "linear"), (0.9, 4, 1, 0, "cosine"), (0.0, 4, 1, 0, "linear"), (0.9, 4, 2, 1, "cosine")],
+)
 def test_schedule_is_a_product_of_changing_maps(x64, momentum, refresh_interval, epochs, async_lag, schedule):
     rates = SCHEDULES[schedule]()
     plain = [0.05 * float(rates(jnp.asarray(float(t)))) for t in range(101)]
@@ -189,11 +190,17 @@ def push_of(normalisation, group_size, beta=0.0):
     return interpolate.CubicSpline(grid, table)
 
 
-@pytest.mark.parametrize("kind", ["softmax", "mixed", "anchored mixed"])
-@pytest.mark.parametrize("normalisation", ["std", "mean"])
 @pytest.mark.parametrize(
-    ("momentum", "refresh_interval", "async_lag", "staleness", "scheduled"),
-    [(0.0, 1, 0, 1.0, False), (0.9, 4, 2, 1.0, True), (0.6, 5, 1, 0.5, False)],
+    ("kind", "normalisation", "momentum", "refresh_interval", "async_lag", "staleness", "scheduled"),
+    [
+        ("softmax", "mean", 0.0, 1, 0, 1.0, False),
+        ("softmax", "std", 0.9, 4, 0, 1.0, True),
+        ("mixed", "std", 0.9, 4, 2, 1.0, True),
+        ("mixed", "mean", 0.6, 5, 1, 0.5, False),
+        ("anchored", "std", 0.9, 4, 1, 0.0, False),
+        ("anchored mixed", "mean", 0.9, 4, 1, 1.0, True),
+        ("anchored mixed", "std", 0.6, 5, 0, -0.84, False),
+    ],
 )
 def test_every_force_follows_the_rule(
     x64, kind, normalisation, momentum, refresh_interval, async_lag, staleness, scheduled
@@ -312,7 +319,7 @@ def test_unsorted_and_repeated_steps(x64):
     np.testing.assert_allclose(shuffled.std, ordered.std[jnp.asarray([2, 0, 1, 1])], rtol=1e-12)
 
 
-@pytest.mark.parametrize("force", [Harmonic(), Softmax(), MixedDifficulty(spread=1.0)])
+@pytest.mark.parametrize("force", [Harmonic(), MixedDifficulty(spread=1.0)])
 def test_passes_through_jit_and_vmap(x64, force):
     task = Task(curvature=1.0, plateau=0.8, initial_reward=0.2, rollout_noise=1.0, force=force)
     steps = jnp.asarray([0.0, 4.0, 21.0])

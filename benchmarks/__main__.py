@@ -1,0 +1,35 @@
+"""Run all benchmarks and write `benchmarks/RESULTS.md`.
+
+`python -m benchmarks [--logs FOLDER]`; the table of real logs needs a folder of them.
+"""
+
+import argparse
+import contextlib
+import io
+from pathlib import Path
+
+from benchmarks import calibration, real_logs, speed
+
+
+def captured(function, arguments: list[str]) -> str:
+    """What a benchmark prints."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        function(arguments)
+    return stream.getvalue().strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--logs", type=Path)
+    arguments = parser.parse_args()
+    parts = ["# Benchmarks", "Made by `python -m benchmarks`."]
+    parts += ["## Speed", captured(speed.main, [])]
+    parts += ["## Coverage of the fit's 90 % intervals", captured(calibration.main, [])]
+    if arguments.logs is not None:
+        parts += ["## Public training logs", captured(real_logs.main, [str(arguments.logs)])]
+    (Path(__file__).parent / "RESULTS.md").write_text("\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
