@@ -14,7 +14,7 @@ from jaxgrpo.inference import models as m
 from jaxgrpo.inference.models import MODELS, Model, Specification, specify, starting_points
 from jaxgrpo.inference.problem import Problem, make_problem, noise_std, smooth
 from jaxgrpo.inference.search import Mode, find_modes
-from jaxgrpo.inference.verdicts import SUPPORT, verdicts
+from jaxgrpo.inference.verdicts import DOUBT, verdicts
 from jaxgrpo.logs.run import Run
 from jaxgrpo.theory.forces import Harmonic, MixedCurvature, MixedDifficulty, Softmax
 from jaxgrpo.theory.groups import normal_nodes
@@ -121,6 +121,7 @@ class Fit:
         verdicts: Sentences on what the data support.
         warnings: Assumptions, and what did not converge or is not identified.
         parts: Fits of the reward's parts, if they were asked for.
+        offset: Constant part of the reward, if it was fitted part by part.
     """
 
     runs: tuple[Run, ...]
@@ -142,6 +143,7 @@ class Fit:
     problem: Problem
     posterior: _Posterior
     parts: dict[str, "Fit"] = field(default_factory=dict)
+    offset: float = 0.0
 
     @property
     def run(self) -> Run:
@@ -177,7 +179,7 @@ class Fit:
         """
         steps = np.atleast_1d(np.asarray(steps, float))
         if self.parts:
-            return np.sum([part.mean(steps, run) for part in self.parts.values()], axis=0)
+            return self.offset + np.sum([part.mean(steps, run) for part in self.parts.values()], axis=0)
         inside = steps <= self._reach(run)
         result = self._on_grid(self.problem.scale.to_reward(self.posterior.reward[run]), steps, run)
         if not inside.all():
@@ -216,7 +218,7 @@ class Fit:
             Expected reward and its band.
         """
         steps = np.atleast_1d(np.asarray(steps, float))
-        theta = _draw(self.posterior, draws, seed=1)
+        theta = _draw(self.posterior, draws, seed=1, given_form=_own_momentum(self.posterior) is not None)
         known = float(self.hyperparameters[0].learning_rate)
         with jax.enable_x64(True):
             acting = _with_own_momentum(hyperparameters, _own_momentum(self.posterior))
@@ -438,16 +440,12 @@ def _fit_parts(runs, settings, model, bounds, notes) -> Fit:
     problems = [make_problem((replace(run, reward=values),), settings, bounds) for values in usable.values()]
     fits = dict(zip(usable, _fit_problems(problems, names, model, [[]] * len(problems)), strict=True))
     offset = float(np.mean(rest)) + float(np.sum(constant))
-    if abs(offset) > 1e-9:
-        first = next(iter(fits))
-        shifted = replace(fits[first].problem, scale=replace(fits[first].problem.scale))
-        scale = replace(shifted.scale, start=shifted.scale.start + offset)
-        fits[first] = replace(fits[first], problem=replace(shifted, scale=scale))
-    mean = np.sum([part.mean(run.steps) for part in fits.values()], axis=0)
+    mean = offset + np.sum([part.mean(run.steps) for part in fits.values()], axis=0)
     raw, smoothed = _explained(run.reward, mean)
     return replace(
         whole,
         parts=fits,
+        offset=offset,
         r_squared=raw,
         r_squared_smoothed=smoothed,
         r_squared_per_run=(raw,),
@@ -547,7 +545,7 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
         )
     # Of models that the evidence does not tell apart, the one that leaves least unexplained.
     top = max(posteriors[i].log_evidence for i in dynamic)
-    close = [i for i in dynamic if posteriors[i].log_evidence > top - SUPPORT]
+    close = [i for i in dynamic if posteriors[i].log_evidence > top - DOUBT]
     best = max(close, key=lambda i: model_fits[names[i]].r_squared)
     chosen = posteriors[best]
     entry = model_fits[names[best]]
@@ -624,9 +622,7 @@ def _sigmoid(x):
     return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
 
 
-def _natural(
-    problem: Problem, posterior: _Posterior, theta: np.ndarray
-) -> dict[str, tuple[np.ndarray, int, str]]:
+def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict[str, tuple[Any, int, str]]:
     """Natural parameters: name to values, the coordinate they rest on, and unit."""
     model, spec = posterior.model, posterior.specification
     scale, h = problem.scale, problem.hyperparameters[0]
@@ -677,10 +673,17 @@ def _natural(
     return out
 
 
-def _draw(posterior: _Posterior, draws: int, seed: int) -> np.ndarray:
-    """Draws from the Gaussian approximation of the posterior, in unconstrained coordinates."""
+def _draw(posterior: _Posterior, draws: int, seed: int, given_form: bool = False) -> np.ndarray:
+    """Draws from the Gaussian approximation of the posterior, in unconstrained coordinates.
+
+    With `given_form` the form parameter (the inertia of a model that has its own) stays at the mode.
+    """
+    covariance = posterior.covariance
+    if given_form and covariance[m.FORM, m.FORM] > 0:
+        column = covariance[:, m.FORM]
+        covariance = covariance - np.outer(column, column) / column[m.FORM]
     noise = np.random.default_rng(seed).standard_normal((draws, len(m.PARAMETERS)))
-    values, vectors = np.linalg.eigh(posterior.covariance)
+    values, vectors = np.linalg.eigh(covariance)
     return posterior.mode + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
 
 

@@ -183,8 +183,9 @@ def make_problem(
             f"{runs[0].name}: the reward is {rewards[0]:g} at every one of {len(rewards)} points; a constant has no dynamics"
         )
     if bounds == "auto":
-        inside = rewards.min() >= -1e-9 and rewards.max() <= 1.0 + 1e-9
+        inside = rewards.min() >= -1e-9 and rewards.max() <= 1.0 + 1e-9 and np.ptp(rewards) > 0.01
         bounds = (0.0, 1.0) if inside else None
+        # Rewards that hardly use the range say nothing of where it ends.
         if inside:
             assumptions.append("rewards are taken to be bounded by 0 and 1, as all logged ones are")
     noise = float(np.sqrt(np.mean([noise_std(run.reward) ** 2 for run in runs])))

@@ -58,12 +58,13 @@ def filter_each(
     Returns:
         The innovations of each.
     """
-    return jax.vmap(lambda *one: innovations(*one, depth))(points, specifications, observations)
+    single = lambda point, specification, run: innovations(point, specification, run, depth)
+    return jax.vmap(single)(points, specifications, observations)
 
 
 def filter_points(
     points: np.ndarray, specifications: Specification, observations: Observations, depth: int
-) -> Innovations:
+) -> tuple[np.ndarray, ...]:
     """Kalman filter of every run at many points in parameter space.
 
     The axes are flattened into one, since each level of batching is paid for when the program is traced.
@@ -75,7 +76,7 @@ def filter_points(
         depth: Largest async lag in cycles.
 
     Returns:
-        Innovations, leading axes problems, models, points, runs; NumPy arrays.
+        Errors, variances and expected rewards, leading axes problems, models, points, runs.
     """
     problems, models, count, _ = points.shape
     runs = observations.reward.shape[1]
@@ -88,12 +89,12 @@ def filter_points(
         return np.broadcast_to(full, (*shape, *rest)).reshape(-1, *rest)
 
     result = filter_each(
-        flat(points, (0, 1, 2)),
+        flat(points, (0, 1, 2)),  # pyright: ignore[reportArgumentType]
         Specification(*(flat(v, (0, 1)) for v in specifications)),
         Observations(*(flat(v, (0, 3)) for v in _with_horizon(observations))),
         depth,
     )
-    return Innovations(*(np.asarray(leaf).reshape(*shape, -1) for leaf in result))
+    return tuple(np.asarray(leaf).reshape(*shape, -1) for leaf in result)
 
 
 def _with_horizon(observations: Observations) -> Observations:

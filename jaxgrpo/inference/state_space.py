@@ -133,7 +133,7 @@ def course(
     power = jnp.where(specification.std_normalised, 0.5 * jnp.sqrt(pq + 1e-20), pq)
     slope = jnp.sum(weight * power * (2.0 * p - 1.0), axis=1) / total
     reached = jnp.sum(w[None, :] * jnp.where(harmonic, z, p), axis=1)
-    time = interval * (jnp.cumsum(factor) - factor[0])
+    time = interval * (jnp.cumsum(factor) - factor)
     closed = _closed_form(parameters, specification, time, rate, plateau)
     is_dynamic = specification.curve == models.DYNAMIC
     # Force noise moves the logits, and through them the reward the less the nearer it is to its bounds.

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from jaxgrpo.theory.hyperparameters import is_concrete
 from jaxgrpo.theory.numerics import momentum_power, safe_sqrt
 
-Scalar = Float[Array, ""] | Float[np.ndarray, ""] | float
-Scalars = Float[Array, "..."] | Float[np.ndarray, "..."] | float
+Scalar = Float[Array, ""] | Float[np.ndarray, ""] | float | int
+Scalars = Float[Array, "..."] | Float[np.ndarray, "..."] | float | int
 
 # Longest refresh interval for which powers of the step matrix are formed: 2^_POWERS - 1.
 _POWERS = 17

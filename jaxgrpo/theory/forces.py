@@ -104,6 +104,8 @@ class MixedCurvature(AbstractForce):
     def __check_init__(self):
         if is_concrete(self.spread) and bool(jnp.any(self.spread < 0)):
             raise ValueError(f"spread must not be negative, got {self.spread}")
+        if self.nodes < 1:
+            raise ValueError(f"nodes must be at least 1, got {self.nodes}")
 
     def initial_state(self, initial_reward, plateau):
         """All directions start alike."""
@@ -238,6 +240,8 @@ class MixedDifficulty(AbstractForce):
         _check(self.normalisation, self.floor)
         if is_concrete(self.spread) and bool(jnp.any(self.spread < 0)):
             raise ValueError(f"spread must not be negative, got {self.spread}")
+        if self.nodes < 1:
+            raise ValueError(f"nodes must be at least 1, got {self.nodes}")
 
     def initial_state(self, initial_reward, plateau):
         """Logits of the nodes, centred so that their mean reward is the initial one."""
@@ -305,6 +309,10 @@ class KLAnchored(AbstractForce):
     base: Softmax | MixedDifficulty
     beta: Float[Array, ""] = eqx.field(converter=as_float_leaf)
     reference: Float[Array, ""] = eqx.field(converter=as_float_leaf, default=0.0)
+
+    def __check_init__(self):
+        if is_concrete(self.beta) and bool(jnp.any(self.beta < 0)):
+            raise ValueError(f"beta must not be negative, got {self.beta}")
 
     def initial_state(self, initial_reward, plateau):
         """As the unanchored force."""

@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betaln, xlog1py, xlogy
+from jax.scipy.special import gammaln, xlog1py, xlogy
 from jaxtyping import Array, Float
 
 from jaxgrpo.theory.hyperparameters import is_concrete
@@ -85,7 +85,7 @@ def expected_std(p: Scalars, group_size: Scalars, unbiased: bool = False) -> Flo
     """
     p, group_size = jnp.broadcast_arrays(*_floats(p, group_size))
     largest = LARGEST_SUMMED_GROUP
-    if is_concrete(group_size) and group_size.size:
+    if is_concrete(group_size) and group_size.size and bool(np.all(np.isfinite(np.asarray(group_size)))):
         largest = int(min(largest, np.ceil(float(jnp.max(group_size)))))
     size = jnp.clip(group_size, 1.0, float(largest))
     base = jnp.floor(size)
@@ -100,6 +100,7 @@ def expected_std(p: Scalars, group_size: Scalars, unbiased: bool = False) -> Flo
         slope_low
         + part * (3.0 * rise - 2.0 * slope_low - slope_high + part * (slope_low + slope_high - 2.0 * rise))
     )
+    result = jnp.where(jnp.isinf(group_size), jnp.sqrt(jnp.maximum(p * (1.0 - p), 1e-30)), result)
     if unbiased:
         result = result * safe_sqrt(size / jnp.maximum(size - 1.0, 1e-6))
     return result
@@ -152,14 +153,19 @@ def group_force_variance(p: Scalars, group_size: Scalars, unbiased: bool = True)
     return jnp.where(several, value * (1.0 - 1.0 / g) ** 2, 0.0)
 
 
+def _log_beta(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Logarithm of the beta function; JAX's own `betaln` is good to six digits only."""
+    return gammaln(a) + gammaln(b) - gammaln(a + b)
+
+
 def beta_zero_spread_probability(a: Scalars, b: Scalars, group_size: Scalars) -> Float[Array, "..."]:
     r"""Zero-spread probability over prompts with $p \sim \mathrm{Beta}(a, b)$.
 
     $[B(a+G, b) + B(a, b+G)] / B(a, b)$.
     """
     a, b, g = _floats(a, b, group_size)
-    base = betaln(a, b)
-    return jnp.exp(betaln(a + g, b) - base) + jnp.exp(betaln(a, b + g) - base)
+    base = _log_beta(a, b)
+    return jnp.exp(_log_beta(a + g, b) - base) + jnp.exp(_log_beta(a, b + g) - base)
 
 
 def beta_expected_biased_variance(a: Scalars, b: Scalars, group_size: Scalars) -> Float[Array, "..."]:

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
@@ -109,15 +110,19 @@ class Hyperparameters(eqx.Module):
             "async_lag": (0.0, None),
             "staleness": (None, None),
         }
+        prompts = self.prompts_per_step
+        if is_concrete(prompts) and np.any(np.asarray(prompts) <= 0):
+            raise ValueError(f"prompts_per_step must be positive, got {prompts}")
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if not is_concrete(value):
                 continue
-            if not bool(jnp.all(jnp.isfinite(value))):
+            value = np.asarray(value)
+            if not np.all(np.isfinite(value)):
                 raise ValueError(f"{name} must be finite, got {value}")
-            if low is not None and bool(jnp.any(value < low)):
+            if low is not None and np.any(value < low):
                 raise ValueError(f"{name} must be at least {low:g}, got {value}")
-            if high is not None and bool(jnp.any(value >= high)):
+            if high is not None and np.any(value >= high):
                 raise ValueError(f"{name} must be less than {high:g}, got {value}")
 
     @property

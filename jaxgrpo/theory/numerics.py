@@ -1,5 +1,7 @@
 """Elementary functions written so that values and gradients stay finite at their removable singularities."""
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -12,7 +14,7 @@ def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def bounded_exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Exponential that saturates before overflow, so that products with it stay finite."""
-    limit = 0.4 * float(jnp.log(jnp.finfo(x.dtype).max))
+    limit = 0.4 * math.log(float(jnp.finfo(x.dtype).max))
     return jnp.exp(jnp.minimum(x, limit))
 
 
@@ -36,7 +38,7 @@ def decay_integral(rate: Float[Array, "..."], t: Float[Array, "..."]) -> Float[A
     small = jnp.abs(x) < 1e-3
     series = 1.0 - x / 2.0 * (1.0 - x / 3.0 * (1.0 - x / 4.0))
     safe = jnp.where(small, 1.0, x)
-    limit = 0.4 * float(jnp.log(jnp.finfo(x.dtype).max))
+    limit = 0.4 * math.log(float(jnp.finfo(x.dtype).max))
     return t * jnp.where(small, series, -jnp.expm1(jnp.minimum(-safe, limit)) / safe)
 
 

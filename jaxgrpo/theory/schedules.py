@@ -18,6 +18,11 @@ def constant(value: float) -> Schedule:
     return optax.constant_schedule(value)
 
 
+def _check_total(total_steps: int) -> None:
+    if total_steps <= 0:
+        raise ValueError(f"total_steps must be positive, got {total_steps}")
+
+
 def _with_warmup(peak: float, warmup_steps: int, rest: Schedule) -> Schedule:
     if warmup_steps <= 0:
         return rest
@@ -26,12 +31,14 @@ def _with_warmup(peak: float, warmup_steps: int, rest: Schedule) -> Schedule:
 
 def linear(peak: float, total_steps: int, warmup_steps: int = 0, end: float = 0.0) -> Schedule:
     """Linear warm-up from zero to `peak`, then a linear decay to `end` at `total_steps`."""
+    _check_total(total_steps)
     decay = optax.linear_schedule(peak, end, max(total_steps - warmup_steps, 1))
     return _with_warmup(peak, warmup_steps, decay)
 
 
 def cosine(peak: float, total_steps: int, warmup_steps: int = 0, end: float = 0.0) -> Schedule:
     """Linear warm-up from zero to `peak`, then half a cosine to `end` at `total_steps`."""
+    _check_total(total_steps)
     alpha = end / peak if peak else 0.0
     decay = optax.cosine_decay_schedule(peak, max(total_steps - warmup_steps, 1), alpha=alpha)
     return _with_warmup(peak, warmup_steps, decay)

@@ -47,8 +47,11 @@ class Task(eqx.Module):
                 raise ValueError(f"{name} must be finite, got {value}")
         for name in ("rollout_noise", "sharpness"):
             value = getattr(self, name)
-            if value is not None and is_concrete(value) and bool(jnp.any(value < 0)):
+            if value is not None and is_concrete(value) and not bool(jnp.all(value >= 0)):
                 raise ValueError(f"{name} must not be negative, got {value}")
+        reference = self.reference_learning_rate
+        if reference is not None and is_concrete(reference) and not bool(jnp.all(reference > 0)):
+            raise ValueError(f"reference_learning_rate must be positive, got {reference}")
         exponent = self.learning_rate_exponent
         if self.reference_learning_rate is None and is_concrete(exponent) and bool(jnp.any(exponent != 1)):
             raise ValueError("learning_rate_exponent other than 1 needs reference_learning_rate")

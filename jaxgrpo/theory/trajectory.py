@@ -175,7 +175,9 @@ def _by_cycles(hyperparameters, task, steps, schedule, cycles, longest, depth):
     # Within a cycle: the same closed form over the steps taken since the refresh.
     tolerance = 1e-5 if steps.dtype == jnp.float32 else 1e-9
     n = jnp.clip(jnp.floor(steps / k + tolerance).astype(jnp.int32), 0, cycles - 1)
-    since = jnp.maximum(steps - starts[n], 0.0)
+    # Never negative but for rounding; a clamp that is differentiated would halve the derivative at every refresh.
+    since = steps - starts[n]
+    since = since + jax.lax.stop_gradient(jnp.maximum(since, 0.0) - since)
     move_j, push_j = held_force_sums(momentum, starts[n], since, schedule, exponent, longest)
     carry_j = momentum * momentum_sums(momentum, since)[0]
     state = z[n] + carry_j[:, None] * u[n] + move_j[:, None] * force[n]
