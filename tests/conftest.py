@@ -12,6 +12,21 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 HERE = Path(__file__).resolve().parent
 
 
+def _shortfalls() -> list[str]:
+    """Beginnings of the names of tests that state a known shortfall, from `shortfalls.txt`."""
+    lines = (HERE / "shortfalls.txt").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests of known shortfalls, which stay in the suite until they are mended."""
+    known = _shortfalls()
+    for item in items:
+        if any(item.nodeid.startswith(name) for name in known):
+            reason = "a known shortfall of the implementation, listed in tests/shortfalls.txt"
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
+
+
 @pytest.fixture(params=["float32", "float64"])
 def precision(request):
     """Run a test in both precisions; yields the name of the one in force."""

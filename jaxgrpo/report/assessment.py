@@ -1,6 +1,7 @@
 """What one configuration is in for on a task: regime, damping, and how far it is from instability."""
 
 import dataclasses
+import math
 import threading
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from jaxgrpo.theory.cycle import critical_stiffness
 from jaxgrpo.theory.forces import Harmonic, KLAnchored, MixedDifficulty, Softmax
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.oscillator import REGIMES
@@ -61,15 +63,45 @@ class Assessment:
 
 
 @eqx.filter_jit
-def _numbers(hyperparameters, task, async_lag: float, staleness: float):
-    """All of it in one compiled program; the two static arguments decide its shape."""
+def _figures(hyperparameters, task, async_lag: float, staleness: float, with_interval: bool):
+    """All of it in one compiled program; the last three arguments are static and decide its shape."""
     fixed = (np.asarray(async_lag), np.asarray(staleness))
     hyperparameters = eqx.tree_at(lambda h: (h.async_lag, h.staleness), hyperparameters, fixed)
-    with jax.ensure_compile_time_eval():
-        order = "leading" if async_lag > 0 else "matched"
-        oscillator = reduce(hyperparameters, task, order=order, throw=False)
+    order = "leading" if async_lag > 0 else "matched"
+    oscillator = reduce(hyperparameters, task, order=order, throw=False)
     shape = (oscillator.regime, oscillator.damping_ratio, oscillator.timescale, oscillator.period)
-    return shape, stability(hyperparameters, task)
+    limits = stability(hyperparameters, task)
+    figures = {
+        field.name: getattr(limits, field.name)
+        for field in dataclasses.fields(limits)
+        if field.name != "is_upper_bound" and (with_interval or field.name != "critical_refresh_interval")
+    }
+    return shape, figures
+
+
+_critical_stiffness = jax.jit(critical_stiffness)
+
+
+def _critical_interval(momentum: float, h: float) -> float:
+    """Refresh interval at which a synchronous run without importance weighting turns unstable.
+
+    The same as `jaxgrpo.theory.cycle.critical_refresh_interval`, by two evaluations on a grid instead of a search
+    inside the compiled program, which takes as long to compile as all else together.
+    """
+    low, high = 0.0, math.log(1e5)
+    for _ in range(2):
+        grid = np.linspace(low, high, 4097)
+        excess = math.log(max(h, 1e-300)) - np.log(np.asarray(_critical_stiffness(momentum, np.exp(grid))))
+        if excess[0] >= 0:
+            break
+        above = np.flatnonzero(excess >= 0)
+        if not len(above):
+            return math.inf
+        low, high = grid[above[0] - 1], grid[above[0]]
+        share = excess[above[0] - 1] / (excess[above[0] - 1] - excess[above[0]])
+    else:
+        return math.exp(low + share * (high - low))
+    return 1.0
 
 
 def compile_ahead() -> threading.Thread:
@@ -103,13 +135,13 @@ def assess(hyperparameters: Hyperparameters, task: Task) -> Assessment:
         # The linearised force is harmonic whatever its shape: one compiled program serves them all.
         slope = task.force.peak_slope()
         task = dataclasses.replace(task, force=Harmonic(), curvature=float(task.curvature) * slope)
-    shape, limits = _numbers(hyperparameters, task, lag, staleness)
+    simple = lag == 0 and staleness == 1
+    shape, figures = _figures(hyperparameters, task, lag, staleness, not simple)
     regime, damping_ratio, timescale, period = shape
-    numbers = {
-        field.name: float(getattr(limits, field.name))
-        for field in dataclasses.fields(limits)
-        if field.name != "is_upper_bound"
-    }
+    numbers = {name: float(value) for name, value in figures.items()}
+    if simple:
+        interval = _critical_interval(float(hyperparameters.momentum), numbers["stiffness"])
+        numbers["critical_refresh_interval"] = interval
     return Assessment(
         # The sharpness, where there is one, decides: it can be far above the fitted curvature.
         regime="unstable" if numbers["margin"] < 0 else REGIMES[int(regime)],
@@ -117,7 +149,7 @@ def assess(hyperparameters: Hyperparameters, task: Task) -> Assessment:
         damping_ratio=float(damping_ratio),
         timescale=float(timescale),
         period=float(period),
-        is_upper_bound=limits.is_upper_bound,
+        is_upper_bound=task.sharpness is None,
         saturates=saturates,
         **numbers,
     )

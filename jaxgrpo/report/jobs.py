@@ -328,7 +328,7 @@ def _predict_task(arguments: argparse.Namespace) -> Result:
     )
     _check_rewards(arguments)
     varied = [name for name in names if len({c[name] for c in combinations}) > 1]
-    steps = s.even_steps(arguments.steps)
+    steps = s.even_steps(float(arguments.steps))
     predicted = []
     for changes in _progress(combinations, "predicting"):
         hyperparameters = _checked(lambda changes=changes: Hyperparameters(**changes))

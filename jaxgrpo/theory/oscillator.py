@@ -10,8 +10,8 @@ from jaxgrpo.theory.numerics import bounded_exp, cosine_like, decay_integral, sa
 
 REGIMES = ("overdamped", "critical", "underdamped", "unstable")
 
-# A mass below this is indistinguishable from none: the fast root is then beyond 1e10 per step.
-_SMALLEST_MASS = 1e-10
+# A mass below this is indistinguishable from none: the fast root is then beyond 1e6 per step, or 1e10 in double precision.
+_SMALLEST_MASS = {"float32": 1e-6, "float64": 1e-10}
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
@@ -107,7 +107,7 @@ class Oscillator(eqx.Module):
 
     def _responses(self, t: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Response of the displacement to a unit initial displacement and to a unit initial velocity."""
-        mass = jnp.maximum(self.mass, _SMALLEST_MASS)
+        mass = jnp.maximum(self.mass, _SMALLEST_MASS.get(self._dtype.name, 1e-6))
         a = self.damping / (2.0 * mass)
         rate_squared = self._discriminant / (4.0 * mass**2)
         y = rate_squared * t**2
@@ -166,7 +166,7 @@ class Oscillator(eqx.Module):
             The variance, in squared units of reward.
         """
         t = jnp.asarray(t, self._dtype)
-        mass = jnp.maximum(self.mass, _SMALLEST_MASS)
+        mass = jnp.maximum(self.mass, _SMALLEST_MASS.get(self._dtype.name, 1e-6))
         a = self.damping / (2.0 * mass)
         rate_squared = self._discriminant / (4.0 * mass**2)
         # Beyond 18 e-folding times of the envelope nothing is added.

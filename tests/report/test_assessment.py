@@ -6,6 +6,7 @@ import pytest
 
 import jaxgrpo as jg
 from jaxgrpo.report.assessment import assess
+from jaxgrpo.theory.cycle import critical_refresh_interval
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -34,6 +35,26 @@ def test_the_figures_are_those_of_the_brute_force_map(momentum, k):
     assert radius(critical * 0.999) < 1.0 < radius(critical * 1.001)
     assert found.critical_learning_rate == pytest.approx(critical / 2.0, rel=1e-9)
     assert found.is_upper_bound and found.matched and not found.saturates
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [1e-5, 1e-3, 1e-2])
+def test_the_critical_interval_is_where_the_brute_force_map_turns(momentum, rate, k):
+    h = jg.Hyperparameters(rate, momentum=momentum, refresh_interval=k, convention="heavy_ball")
+    task = jg.Task(curvature=2.0, plateau=0.9)
+    found = assess(h, task).critical_refresh_interval
+    assert found == pytest.approx(float(critical_refresh_interval(momentum, 2.0 * rate)), rel=1e-9)
+    if found < 300:
+        radius = lambda interval: max(abs(np.linalg.eigvals(cycle_matrix(momentum, 2.0 * rate, interval))))
+        assert radius(math.floor(found)) < 1.0 + 1e-9
+        assert radius(math.floor(found) + 1) > 1.0
+
+
+def test_a_run_that_even_fresh_rollouts_do_not_save_and_one_that_nothing_harms():
+    task = jg.Task(curvature=2.0, plateau=0.9)
+    assert assess(jg.Hyperparameters(5.0, convention="heavy_ball"), task).critical_refresh_interval == 1.0
+    assert math.isinf(assess(jg.Hyperparameters(0.0), task).critical_refresh_interval)
 
 
 def test_a_softmax_force_is_that_of_its_stiffest_part():
