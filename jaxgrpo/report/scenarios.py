@@ -141,7 +141,7 @@ def with_settings(base: Hyperparameters, changes: Mapping[str, Any]) -> Hyperpar
     return dataclasses.replace(base, **changes)
 
 
-def even_steps(last: float, most: int = 400) -> np.ndarray:
+def even_steps(last: float | int, most: int = 400) -> np.ndarray:
     """Whole optimizer steps from 0 to the last, evenly spaced and at most so many, and the last itself."""
     stride = max(math.ceil(last / most), 1)
     steps = np.arange(0.0, last, stride)
