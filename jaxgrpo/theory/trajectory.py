@@ -5,6 +5,7 @@ refresh interval; otherwise one step of the scan is one optimizer step.
 """
 
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -23,7 +24,7 @@ from jaxgrpo.theory.task import Task
 _DEEPEST_LAG = 8
 _LONGEST_CYCLE = 128
 
-Steps = Float[Array, " steps"] | np.ndarray
+Steps = Float[Array, " steps"] | np.ndarray | Sequence[float | int]
 
 
 class Prediction(eqx.Module):
