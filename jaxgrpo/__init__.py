@@ -1,33 +1,71 @@
 """Predict a GRPO run before it is paid for."""
 
-import jaxgrpo.logs.frameworks  # noqa: F401  (registers the frameworks' settings)
-from jaxgrpo.inference.fit import Fit as Fit
-from jaxgrpo.inference.fit import fit as fit
-from jaxgrpo.inference.fit import fit_each as fit_each
-from jaxgrpo.logs.read import read_run as read_run
-from jaxgrpo.logs.read import read_runs as read_runs
-from jaxgrpo.logs.run import Run as Run
-from jaxgrpo.theory.adam import AdamNormalisation as AdamNormalisation
-from jaxgrpo.theory.forces import (
-    Harmonic as Harmonic,
-)
-from jaxgrpo.theory.forces import (
-    KLAnchored as KLAnchored,
-)
-from jaxgrpo.theory.forces import (
-    MixedCurvature as MixedCurvature,
-)
-from jaxgrpo.theory.forces import (
-    MixedDifficulty as MixedDifficulty,
-)
-from jaxgrpo.theory.forces import (
-    Softmax as Softmax,
-)
-from jaxgrpo.theory.hyperparameters import Hyperparameters as Hyperparameters
-from jaxgrpo.theory.oscillator import Oscillator as Oscillator
-from jaxgrpo.theory.reduction import reduce as reduce
-from jaxgrpo.theory.stability import Stability as Stability
-from jaxgrpo.theory.stability import stability as stability
-from jaxgrpo.theory.task import Task as Task
-from jaxgrpo.theory.trajectory import Prediction as Prediction
-from jaxgrpo.theory.trajectory import predict as predict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxgrpo.inference.fit import Fit as Fit
+    from jaxgrpo.inference.fit import fit as fit
+    from jaxgrpo.inference.fit import fit_each as fit_each
+    from jaxgrpo.logs.read import read_run as read_run
+    from jaxgrpo.logs.read import read_runs as read_runs
+    from jaxgrpo.logs.run import Run as Run
+    from jaxgrpo.report import plots as plot
+    from jaxgrpo.theory.adam import AdamNormalisation as AdamNormalisation
+    from jaxgrpo.theory.forces import Harmonic as Harmonic
+    from jaxgrpo.theory.forces import KLAnchored as KLAnchored
+    from jaxgrpo.theory.forces import MixedCurvature as MixedCurvature
+    from jaxgrpo.theory.forces import MixedDifficulty as MixedDifficulty
+    from jaxgrpo.theory.forces import Softmax as Softmax
+    from jaxgrpo.theory.hyperparameters import Hyperparameters as Hyperparameters
+    from jaxgrpo.theory.oscillator import Oscillator as Oscillator
+    from jaxgrpo.theory.reduction import reduce as reduce
+    from jaxgrpo.theory.stability import Stability as Stability
+    from jaxgrpo.theory.stability import stability as stability
+    from jaxgrpo.theory.task import Task as Task
+    from jaxgrpo.theory.trajectory import Prediction as Prediction
+    from jaxgrpo.theory.trajectory import predict as predict
+
+# Where each public name lives. They are imported when they are first used, so that the command line can answer
+# a mistyped option without waiting for JAX.
+_HOMES = {
+    "Fit": "jaxgrpo.inference.fit",
+    "fit": "jaxgrpo.inference.fit",
+    "fit_each": "jaxgrpo.inference.fit",
+    "read_run": "jaxgrpo.logs.read",
+    "read_runs": "jaxgrpo.logs.read",
+    "Run": "jaxgrpo.logs.run",
+    "AdamNormalisation": "jaxgrpo.theory.adam",
+    "Harmonic": "jaxgrpo.theory.forces",
+    "KLAnchored": "jaxgrpo.theory.forces",
+    "MixedCurvature": "jaxgrpo.theory.forces",
+    "MixedDifficulty": "jaxgrpo.theory.forces",
+    "Softmax": "jaxgrpo.theory.forces",
+    "Hyperparameters": "jaxgrpo.theory.hyperparameters",
+    "Oscillator": "jaxgrpo.theory.oscillator",
+    "reduce": "jaxgrpo.theory.reduction",
+    "Stability": "jaxgrpo.theory.stability",
+    "stability": "jaxgrpo.theory.stability",
+    "Task": "jaxgrpo.theory.task",
+    "Prediction": "jaxgrpo.theory.trajectory",
+    "predict": "jaxgrpo.theory.trajectory",
+}
+
+__all__ = [*_HOMES, "plot"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plot":
+        value = import_module("jaxgrpo.report.plots")
+    elif name in _HOMES:
+        # Hyperparameters.from_framework knows the frameworks' settings once this is imported.
+        import_module("jaxgrpo.logs.frameworks")
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'jaxgrpo' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -377,3 +377,28 @@ class KLAnchored(AbstractForce):
         anchored = self.bind(plateau, group_size, self.beta.dtype)
         state = self.fixed_state(plateau, group_size)
         return -jax.grad(lambda z: anchored(z[None])[0])(state)
+
+
+def check_start(force: AbstractForce, initial_reward: Scalar, plateau: Scalar) -> None:
+    """Refuse a start that no logit has, as far as the values are known.
+
+    Args:
+        force: The force.
+        initial_reward: Reward of the initial policy.
+        plateau: Ceiling of the task.
+
+    Raises:
+        ValueError: If the reward of a softmax policy starts below its floor or above its ceiling.
+    """
+    base = force.base if isinstance(force, KLAnchored) else force
+    if not isinstance(base, Softmax | MixedDifficulty):
+        return
+    values = (initial_reward, plateau, base.floor)
+    if not all(is_concrete(value) for value in values):
+        return
+    start, ceiling, floor = (np.asarray(value) for value in values)
+    share = (start - floor) / np.where(ceiling == floor, np.nan, ceiling - floor)
+    if np.any((share < 0) | (share > 1)):
+        raise ValueError(
+            f"initial_reward must lie between the floor {floor} and the plateau {ceiling}, got {start}"
+        )

@@ -39,7 +39,10 @@ def zero_spread_probability(p: Scalars, group_size: Scalars) -> Float[Array, "..
         The probability, 1 at $G = 1$.
     """
     p, group_size = _floats(p, group_size)
-    return jnp.exp(xlogy(group_size, p)) + jnp.exp(xlog1py(group_size, -p))
+    # Powers of a floor instead of zero: their slope at p = 0 and 1 is then finite in single precision too.
+    tiny = jnp.finfo(p.dtype).tiny ** 0.5
+    power = lambda share: jnp.exp(group_size * jnp.log(jnp.maximum(share, tiny)))
+    return power(p) + power(1.0 - p)
 
 
 def expected_biased_variance(p: Scalars, group_size: Scalars) -> Float[Array, "..."]:

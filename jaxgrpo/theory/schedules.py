@@ -41,7 +41,14 @@ def cosine(peak: float, total_steps: int, warmup_steps: int = 0, end: float = 0.
     _check_total(total_steps)
     alpha = end / peak if peak else 0.0
     decay = optax.cosine_decay_schedule(peak, max(total_steps - warmup_steps, 1), alpha=alpha)
-    return _with_warmup(peak, warmup_steps, decay)
+
+    def counted(count):
+        # Optax divides the count, which strict promotion refuses for whole numbers.
+        count = jnp.asarray(count)
+        whole = not jnp.issubdtype(count.dtype, jnp.inexact)
+        return decay(count.astype(jnp.result_type(float)) if whole else count)
+
+    return _with_warmup(peak, warmup_steps, counted)
 
 
 def from_name(name: str, peak: float, total_steps: int, warmup_steps: int = 0) -> Schedule:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxgrpo.theory.cycle import momentum_sums, noise_covariance
+from jaxgrpo.theory.forces import check_start
 from jaxgrpo.theory.hyperparameters import Hyperparameters, is_concrete
 from jaxgrpo.theory.numerics import momentum_power, safe_sqrt
 from jaxgrpo.theory.reduction import learning_rate_gain, step_noise
@@ -275,7 +276,8 @@ def predict(
         interval for staleness 1; for another staleness the derivative by it is zero.
 
     Raises:
-        ValueError: If the steps are not finite, not one-dimensional or negative, or if reused mini-batches meet a
+        ValueError: If the steps are not finite, not one-dimensional or negative, if a softmax policy starts outside its
+            range, or if reused mini-batches meet a
             staleness other than 1.
 
     Example:
@@ -291,6 +293,7 @@ def predict(
         raise ValueError(f"steps must be a one-dimensional, non-empty array, got shape {values.shape}")
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise ValueError("steps must be finite and not negative (optimizer steps since the start)")
+    check_start(task.force, task.initial_reward, task.plateau)
     dtype = _dtype(hyperparameters, task)
     hyperparameters, task = _cast(hyperparameters, dtype), _cast(task, dtype)
     at = jnp.asarray(values, dtype)
