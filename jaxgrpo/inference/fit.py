@@ -14,6 +14,7 @@ from jaxgrpo.inference import models as m
 from jaxgrpo.inference.models import MODELS, Model, Specification, specify, starting_points
 from jaxgrpo.inference.problem import Problem, make_problem, noise_std, smooth
 from jaxgrpo.inference.search import Mode, find_modes
+from jaxgrpo.inference.state_space import NODES
 from jaxgrpo.inference.verdicts import DOUBT, verdicts
 from jaxgrpo.logs.run import Run
 from jaxgrpo.theory.forces import Harmonic, MixedCurvature, MixedDifficulty, Softmax
@@ -640,7 +641,7 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
     initial = theta[..., m.START]
     if not model.harmonic:
         floor = theta[..., m.FLOOR]
-        nodes, weights = normal_nodes(21)
+        nodes, weights = normal_nodes(NODES)
         spread = np.exp(theta[..., m.FORM]) if model.mixed else np.zeros_like(initial)
         share = _sigmoid(initial[..., None] + spread[..., None] * nodes) @ weights
         initial = floor + (plateau - floor) * share

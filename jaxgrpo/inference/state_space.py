@@ -20,7 +20,7 @@ from jaxgrpo.inference.models import Specification
 from jaxgrpo.inference.problem import FORCE_POINTS, FORCE_REACH, Observations
 from jaxgrpo.theory.groups import half_normal_nodes, normal_nodes
 
-NODES = 21
+NODES = 31
 Parameters = Float[Array, " parameters"]
 
 

@@ -8,19 +8,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxgrpo.theory.hyperparameters import is_concrete
-from jaxgrpo.theory.numerics import momentum_power, safe_sqrt
+from jaxgrpo.theory.numerics import (
+    bounded_exp,
+    decay_integral,
+    momentum_power,
+    safe_sqrt,
+    sine_like,
+    squared_arccosine,
+)
 
 Scalar = Float[Array, ""] | Float[np.ndarray, ""] | float | int
 Scalars = Float[Array, "..."] | Float[np.ndarray, "..."] | float | int
 
+Lag = Float[Array, ""] | Int[Array, ""] | Float[np.ndarray, ""] | float | int
+
+# Deepest async lag where its value is not known, inside a transformation.
+DEEPEST_TRACED_LAG = 8
 # Longest refresh interval for which powers of the step matrix are formed: 2^_POWERS - 1.
 _POWERS = 17
+# Below this the eigenvalues of one step are too far apart to be treated together.
+_SMALLEST_MOMENTUM = 1e-12
 
 
-def _is_one(value) -> bool:
+def is_known_one(value: Scalars) -> bool:
     """Whether a number is known to be 1 (a traced one is not)."""
     if isinstance(value, jax.Array):
         return is_concrete(value) and bool(np.all(np.asarray(value) == 1))
@@ -46,13 +59,6 @@ def momentum_sums(momentum: Scalars, n: Scalars) -> tuple[Float[Array, "..."], F
     return c, (n - momentum * c) / (1.0 - momentum)
 
 
-def _fresh_map(momentum, stiffness, refresh_interval):
-    c, a = momentum_sums(momentum, refresh_interval)
-    top = jnp.stack([1.0 - stiffness * a, momentum * c], axis=-1)
-    bottom = jnp.stack([-stiffness * c, momentum_power(momentum, refresh_interval)], axis=-1)
-    return jnp.stack([top, bottom], axis=-2)
-
-
 def _integer_power(matrix, n):
     """Power of a square matrix to a traced integer, by repeated squaring."""
     result = jnp.broadcast_to(jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape)
@@ -68,15 +74,14 @@ def _integer_power(matrix, n):
     return result
 
 
-def _held_force_map(momentum, stiffness, refresh_interval, staleness):
-    """`B^K` and its response to a unit force held over the cycle, for a whole and interpolated for a real K."""
-    current = stiffness * (1.0 - staleness)
-    one, zero = jnp.ones_like(current), jnp.zeros_like(current)
+def _whole_responses(momentum, reduced, refresh_interval):
+    """Responses for a whole interval by repeated squaring of one step, interpolated linearly between whole ones."""
+    one, zero = jnp.ones_like(reduced), jnp.zeros_like(reduced)
     # State (e, u, f): f is the held part of the force, which enters e and u alike.
     step = jnp.stack(
         [
-            jnp.stack([one - current, momentum * one, one], axis=-1),
-            jnp.stack([-current, momentum * one, one], axis=-1),
+            jnp.stack([one - reduced, momentum * one, one], axis=-1),
+            jnp.stack([-reduced, momentum * one, one], axis=-1),
             jnp.stack([zero, zero, one], axis=-1),
         ],
         axis=-2,
@@ -85,38 +90,109 @@ def _held_force_map(momentum, stiffness, refresh_interval, staleness):
     part = (refresh_interval - whole)[..., None, None]
     low = _integer_power(step, whole.astype(jnp.int32))
     power = low + part * (step @ low - low)
-    return power[..., :2, :2], power[..., :2, 2]
+    return power[..., 0, 2], power[..., 1, 2], power[..., 1, 1]
+
+
+def _responses(momentum, reduced, refresh_interval):
+    r"""What a unit force held over the cycle does to $e$ and $u$, and what is left of $u$ in $u$.
+
+    With $B = [1-h', \mu; -h', \mu]$, $\det B = \mu$ and $\operatorname{tr} B = 1 - h' + \mu$, so that
+    $B^K = U_K B - \mu U_{K-1}$ with $U_K = (\lambda_+^K - \lambda_-^K)/(\lambda_+ - \lambda_-)$, defined for real $K$ where
+    the eigenvalues are not negative. The responses are $U_K + \sum_{j<K} U_j$ and $U_K$, the first column of
+    $I - B^K$ over $h'$; at $h' = 0$ they are $A$ and $C$.
+    """
+    k = refresh_interval
+    sum_half = 0.5 * (1.0 - reduced + momentum)
+    discriminant = 0.25 * ((1.0 - momentum) ** 2 - 2.0 * reduced * (1.0 + momentum) + reduced**2)
+
+    # Real positive eigenvalues, each by itself. (1 - slow)(1 - fast) = h'.
+    real = (discriminant > 0) & (sum_half > 0)
+    h = jnp.where(real, reduced, 0.0)
+    root = jnp.sqrt(jnp.where(real, discriminant, 0.25 * (1.0 - momentum) ** 2))
+    slow = 0.5 * (1.0 - h + momentum) + root
+    fast = momentum / slow
+    fast_gap = 0.5 * (1.0 - momentum + h) + root
+    slow_gap = h / fast_gap
+    decay = jnp.where(jnp.abs(slow_gap) < 1e-3, 0.0, slow_gap)
+    series = 1.0 + slow_gap * (0.5 + slow_gap * (1.0 / 3.0 + slow_gap * (0.25 + slow_gap * 0.2)))
+    rate_over_gap = jnp.where(decay == 0, series, -jnp.log1p(-decay) / jnp.where(decay == 0, 1.0, decay))
+    rate = slow_gap * rate_over_gap
+    slow_power, fast_power = bounded_exp(-k * rate), momentum_power(fast, k)
+    held_far = (slow_power - fast_power) / (2.0 * root)
+    before_far = (fast * slow_power - slow * fast_power) / (2.0 * root)
+    sum_far = (decay_integral(rate, k) * rate_over_gap - (1.0 - fast_power) / fast_gap) / (2.0 * root)
+
+    # Near and beyond critical damping of one step: functions of both eigenvalues that are smooth where they meet.
+    moving = momentum > _SMALLEST_MOMENTUM
+    mu = jnp.where(moving, momentum, 0.5)
+    ratio = sum_half / jnp.sqrt(mu)
+    meets = moving & (ratio > -0.99) & (ratio < 2.0)
+    angle = -squared_arccosine(jnp.where(meets, ratio, 1.0))
+    near = meets & (k**2 * angle <= 1.0)
+    angle = jnp.where(near, angle, 0.0)
+    half_power = jnp.exp(0.5 * k * jnp.log(mu))
+    unit = sine_like(angle)
+    held_near = half_power / jnp.sqrt(mu) * k * sine_like(k**2 * angle) / unit
+    before_near = half_power * (k - 1.0) * sine_like((k - 1.0) ** 2 * angle) / unit
+
+    held = jnp.where(near, held_near, held_far)
+    before = jnp.where(near, before_near, before_far)
+    apart = real & (root > 0.05 * (1.0 - momentum))
+    total = jnp.where(apart, sum_far, (1.0 - held + before) / jnp.where(apart, 1.0, reduced))
+    closed = (held + total, held, momentum * held - before)
+    whole = _whole_responses(momentum, reduced, k)
+    return tuple(jnp.where(near | real, a, b) for a, b in zip(closed, whole, strict=True))
+
+
+def _unit_responses(momentum, stiffness, refresh_interval, staleness):
+    """The responses of `_responses` at the part of the stiffness that the current policy feels, and that part."""
+    reduced = stiffness * (1.0 - staleness)
+    if is_known_one(staleness):
+        held, moved = momentum_sums(momentum, refresh_interval)
+        return moved, held, momentum_power(momentum, refresh_interval), jnp.zeros_like(reduced)
+    return *_responses(momentum, reduced, refresh_interval), reduced
+
+
+def characteristic_at_one(
+    momentum: Scalars, stiffness: Scalars, refresh_interval: Scalars, staleness: Scalars = 1.0
+) -> Float[Array, "..."]:
+    r"""$\det(I - M)$ of the synchronous cycle map, the product of what its eigenvalues lack to 1, without cancellation.
+
+    Args:
+        momentum: $\mu$.
+        stiffness: $h$ per step.
+        refresh_interval: $K$.
+        staleness: $\rho$.
+
+    Returns:
+        $h [a_e (1 - B^K_{uu}) + \mu a_u^2]$ with $(a_e, a_u)$ the responses to a unit force held over the cycle;
+        $h K C$ for staleness 1.
+    """
+    whole = is_known_one(staleness)
+    momentum, stiffness, refresh_interval, staleness = jnp.broadcast_arrays(
+        *_as_floats(momentum, stiffness, refresh_interval, staleness)
+    )
+    moved, held, left, _ = _unit_responses(momentum, stiffness, refresh_interval, 1.0 if whole else staleness)
+    return stiffness * (moved * (1.0 - left) + momentum * held**2)
 
 
 def _cycle_parts(momentum, stiffness, refresh_interval, staleness):
     """The part of the cycle map due to the current state, and its response to the stale error."""
-    uncorrected = _is_one(staleness)
+    whole = is_known_one(staleness)
     momentum, stiffness, refresh_interval, staleness = jnp.broadcast_arrays(
-        *_as_floats(momentum, stiffness, refresh_interval, staleness)
+        *_as_floats(momentum, stiffness, refresh_interval, 1.0 if whole else staleness)
     )
-    c, a = momentum_sums(momentum, refresh_interval)
-    zero, one = jnp.zeros_like(c), jnp.ones_like(c)
+    moved, held, left, reduced = _unit_responses(
+        momentum, stiffness, refresh_interval, 1.0 if whole else staleness
+    )
     free = jnp.stack(
         [
-            jnp.stack([one, momentum * c], axis=-1),
-            jnp.stack([zero, momentum_power(momentum, refresh_interval)], axis=-1),
+            jnp.stack([1.0 - reduced * moved, momentum * held], axis=-1),
+            jnp.stack([-reduced * held, left], axis=-1),
         ],
         axis=-2,
     )
-    response = jnp.stack([a, c], axis=-1)
-    scale = (stiffness * staleness)[..., None]
-    if uncorrected:
-        return free, -scale * response
-    # Powers of the step matrix add what the uncorrected part leaves out; at staleness 1 the two powers cancel and
-    # the closed form, smooth in K, remains.
-    general_free, general_response = _held_force_map(momentum, stiffness, refresh_interval, staleness)
-    stale_free, stale_response = _held_force_map(
-        momentum, stiffness, refresh_interval, jnp.ones_like(staleness)
-    )
-    return (
-        free + general_free - stale_free,
-        -scale * (response + general_response - stale_response),
-    )
+    return free, -(stiffness * staleness)[..., None] * jnp.stack([moved, held], axis=-1)
 
 
 def cycle_map(
@@ -124,9 +200,9 @@ def cycle_map(
 ) -> Float[Array, "... 2 2"]:
     r"""Map of the state $(e, u)$ over one refresh cycle of a synchronous run.
 
-    For staleness 1 it is $M_K = [1 - hA, \mu C; -hC, \mu^K]$, smooth in real $K$. Otherwise, with
-    $B = [1-h', \mu; -h', \mu]$ and $h' = h(1-\rho)$, it is $B^K$ less $h\rho \sum_{i<K} B^i (1,1)^T$ in the
-    first column, interpolated linearly between whole $K$.
+    For staleness 1 it is $M_K = [1 - hA, \mu C; -hC, \mu^K]$. Otherwise, with $B = [1-h', \mu; -h', \mu]$ and
+    $h' = h(1-\rho)$, it is $B^K$ less $h\rho \sum_{i<K} B^i (1,1)^T$ in the first column. Smooth in real $K$, save
+    where an eigenvalue of $B$ is negative ($h' \ge (1+\sqrt\mu)^2$): there it is interpolated between whole $K$.
 
     Args:
         momentum: $\mu \in [0, 1)$.
@@ -141,12 +217,17 @@ def cycle_map(
     return free + jnp.stack([stale, jnp.zeros_like(stale)], axis=-1)
 
 
+def lag_selector(async_lag: Float[Array, ""], depth: int) -> Float[Array, " refreshes"]:
+    """Weights over the last `depth + 1` refreshes that pick, or interpolate, the one that made the rollouts."""
+    return jnp.maximum(0.0, 1.0 - jnp.abs(jnp.arange(depth + 1, dtype=async_lag.dtype) - async_lag))
+
+
 def companion_map(
     momentum: Scalars,
     stiffness: Scalars,
     refresh_interval: Scalars,
     staleness: Scalars = 1.0,
-    async_lag: int = 0,
+    async_lag: Lag = 0,
 ) -> Float[Array, "... n n"]:
     r"""Map over one refresh cycle when the sampler trails by `async_lag` rollout sets.
 
@@ -157,32 +238,64 @@ def companion_map(
         stiffness: $h$.
         refresh_interval: $K$.
         staleness: $\rho$.
-        async_lag: $d$, a Python integer (it sets the size of the state).
+        async_lag: $d$, which sets the size of the state; a traced one is a scalar of at most 8.
 
     Returns:
-        The $(2+d) \times (2+d)$ map.
+        The $(2+d) \times (2+d)$ map ($10 \times 10$ for a traced lag, with eigenvalues 0 added).
     """
     free, stale = _cycle_parts(momentum, stiffness, refresh_interval, staleness)
-    if async_lag == 0:
+    lag, depth = _lag_and_depth(async_lag)
+    if depth == 0:
         return free + jnp.stack([stale, jnp.zeros_like(stale)], axis=-1)
-    size = 2 + async_lag
+    size = 2 + depth
     batch = free.shape[:-2]
     result = jnp.zeros((*batch, size, size), free.dtype)
-    result = result.at[..., :2, :2].set(free).at[..., :2, size - 1].set(stale)
+    columns = jnp.array([0, *range(2, size)])
+    selector = lag_selector(jnp.asarray(lag, free.dtype), depth).reshape((1,) * (stale.ndim) + (-1,))
+    result = result.at[..., :2, :2].set(free)
+    result = result.at[..., :2, columns].add(stale[..., :, None] * selector)
     result = result.at[..., 2, 0].set(1.0)
     for i in range(3, size):
         result = result.at[..., i, i - 1].set(1.0)
     return result
 
 
-def _whole_lag(async_lag) -> int:
-    """Async lag as a Python integer, or an error that says why."""
+def _lag_and_depth(async_lag) -> tuple[Array | int, int]:
+    """Async lag and the number of earlier refreshes that the state has to carry for it."""
     if isinstance(async_lag, Tracer):
-        raise ValueError("async_lag sets the size of the state: give a concrete whole number here")
+        if async_lag.shape != ():
+            raise ValueError("a traced async_lag must be a scalar: map over it, or give a whole number")
+        return async_lag, DEEPEST_TRACED_LAG
     lag = float(np.max(np.asarray(async_lag)))
     if lag != round(lag) or lag < 0:
         raise ValueError(f"async_lag must be a whole number of rollout sets here, got {lag:g}")
-    return int(lag)
+    return int(lag), int(lag)
+
+
+def is_known_synchronous(async_lag: Lag) -> bool:
+    """Whether the async lag is known to be 0 (a traced one is not)."""
+    return _lag_and_depth(async_lag)[1] == 0
+
+
+def _dominant_modulus(matrix):
+    """Largest modulus of the eigenvalues, with derivatives that need no other eigenvalue to be simple."""
+    fixed = jax.lax.stop_gradient(matrix)
+    values, vectors = jnp.linalg.eig(fixed)
+    place = jnp.argmax(jnp.abs(values), axis=-1)[..., None]
+    value = jnp.take_along_axis(values, place, axis=-1)[..., 0]
+    right = jnp.take_along_axis(vectors, place[..., None], axis=-1)[..., 0]
+    left_values, left_vectors = jnp.linalg.eig(jnp.swapaxes(fixed, -1, -2))
+    nearest = jnp.argmin(jnp.abs(left_values - value[..., None]), axis=-1)[..., None]
+    left = jnp.take_along_axis(left_vectors, nearest[..., None], axis=-1)[..., 0]
+    overlap = jnp.sum(left * right, axis=-1)
+    size = jnp.abs(value)
+    # d|lambda| = Re(conj(lambda)/|lambda| (y^T dM x)/(y^T x)); none is given at a defective or zero eigenvalue.
+    simple = (jnp.abs(overlap) > 1e-12) & (size > 0)
+    weight = jnp.conj(value) / jnp.where(simple, size.astype(overlap.dtype) * overlap, 1.0)
+    sensitivity = jnp.real(weight[..., None, None] * left[..., :, None] * right[..., None, :])
+    sensitivity = jnp.where(simple[..., None, None], sensitivity, 0.0)
+    sensitivity, size = jax.lax.stop_gradient((sensitivity, size))
+    return size + jnp.sum(sensitivity * (matrix - fixed), axis=(-2, -1))
 
 
 def spectral_radius(
@@ -190,7 +303,7 @@ def spectral_radius(
     stiffness: Scalars,
     refresh_interval: Scalars,
     staleness: Scalars = 1.0,
-    async_lag: int = 0,
+    async_lag: Lag = 0,
 ) -> Float[Array, "..."]:
     r"""Largest modulus of the eigenvalues of the cycle map; the run is stable where it is below 1.
 
@@ -199,16 +312,14 @@ def spectral_radius(
         stiffness: $h$ per step.
         refresh_interval: $K$.
         staleness: $\rho$.
-        async_lag: $d$, a whole number.
+        async_lag: $d$, a whole number; a traced one is a scalar of at most 8.
 
     Returns:
         The growth of the slowest mode per refresh cycle.
     """
-    matrix = companion_map(momentum, stiffness, refresh_interval, staleness, _whole_lag(async_lag))
+    matrix = companion_map(momentum, stiffness, refresh_interval, staleness, async_lag)
     if matrix.shape[-1] > 2:
-        eigenvalues = jnp.linalg.eigvals(matrix)
-        squared = jnp.real(eigenvalues) ** 2 + jnp.imag(eigenvalues) ** 2
-        return safe_sqrt(jnp.max(squared, axis=-1))
+        return _dominant_modulus(matrix)
     half_trace = 0.5 * (matrix[..., 0, 0] + matrix[..., 1, 1])
     det = matrix[..., 0, 0] * matrix[..., 1, 1] - matrix[..., 0, 1] * matrix[..., 1, 0]
     discriminant = half_trace**2 - det
@@ -273,7 +384,7 @@ def _implicit_root(function, root, *parameters):
 
 
 def critical_stiffness(
-    momentum: Scalars, refresh_interval: Scalars, staleness: Scalars = 1.0, async_lag: int = 0
+    momentum: Scalars, refresh_interval: Scalars, staleness: Scalars = 1.0, async_lag: Lag = 0
 ) -> Float[Array, "..."]:
     r"""Smallest stiffness $h > 0$ at which the cycle map's spectral radius reaches 1 (exact).
 
@@ -284,17 +395,18 @@ def critical_stiffness(
         momentum: $\mu$.
         refresh_interval: $K$.
         staleness: $\rho$; values outside [0, 1] are allowed.
-        async_lag: $d$, a whole number.
+        async_lag: $d$, a whole number; a traced one is a scalar of at most 8.
 
     Returns:
         $h_{crit}$; infinite if there is none below $10^4$.
     """
-    lag = _whole_lag(async_lag)
-    uncorrected = _is_one(staleness)
+    synchronous = is_known_synchronous(async_lag)
+    uncorrected = is_known_one(staleness)
+    lag = jax.lax.stop_gradient(async_lag) if isinstance(async_lag, Tracer) else async_lag
     momentum, refresh_interval, staleness = jnp.broadcast_arrays(
         *_as_floats(momentum, refresh_interval, staleness)
     )
-    if lag == 0 and uncorrected:
+    if synchronous and uncorrected:
         return jnp.minimum(
             flip_stiffness(momentum, refresh_interval), neimark_sacker_stiffness(momentum, refresh_interval)
         )
@@ -343,7 +455,7 @@ def oscillation_onset(momentum: Scalars, refresh_interval: Scalars) -> Float[Arr
 
 
 def critical_refresh_interval(
-    momentum: Scalars, stiffness: Scalars, staleness: Scalars = 1.0, async_lag: int = 0
+    momentum: Scalars, stiffness: Scalars, staleness: Scalars = 1.0, async_lag: Lag = 0
 ) -> Float[Array, "..."]:
     r"""Real refresh interval at which the spectral radius first reaches 1 (exact).
 
@@ -351,13 +463,13 @@ def critical_refresh_interval(
         momentum: $\mu$.
         stiffness: $h$ per step.
         staleness: $\rho$.
-        async_lag: $d$, a whole number.
+        async_lag: $d$, a whole number; a traced one is a scalar of at most 8.
 
     Returns:
         $K_c$; 1 where even fresh rollouts are unstable, infinite where no interval below $10^5$ is.
     """
-    lag = _whole_lag(async_lag)
-    fresh = _is_one(staleness) and lag == 0
+    fresh = is_known_one(staleness) and is_known_synchronous(async_lag)
+    lag = jax.lax.stop_gradient(async_lag) if isinstance(async_lag, Tracer) else async_lag
     momentum, stiffness, staleness = jnp.broadcast_arrays(*_as_floats(momentum, stiffness, staleness))
 
     def single(momentum, stiffness, staleness):
@@ -417,7 +529,7 @@ def noise_covariance(
     Raises:
         ValueError: If the staleness is not 1 and $K$ or $I$ is traced or not whole.
     """
-    uncorrected = _is_one(staleness)
+    uncorrected = is_known_one(staleness)
     momentum, k, noise, passes, stiffness, staleness = jnp.broadcast_arrays(
         *_as_floats(momentum, refresh_interval, step_noise, epochs_per_rollout, stiffness, staleness)
     )
@@ -473,7 +585,7 @@ def stationary_covariance(
     step_noise: Scalar,
     epochs_per_rollout: Scalar = 1.0,
     staleness: Scalar = 1.0,
-    async_lag: int = 0,
+    async_lag: Lag = 0,
 ) -> Float[Array, "n n"]:
     r"""Covariance of the state at refreshes in the long run: the solution of $P = M P M^T + Q$.
 
@@ -484,19 +596,18 @@ def stationary_covariance(
         step_noise: $\sigma$ per step.
         epochs_per_rollout: $I$.
         staleness: $\rho$.
-        async_lag: $d$, a whole number.
+        async_lag: $d$, a whole number; a traced one is a scalar of at most 8.
 
     Returns:
         $P$ of the state $(e_n, u_n, e_{n-1}, \dots)$; infinite where the map is unstable.
     """
-    lag = _whole_lag(async_lag)
-    matrix = companion_map(momentum, stiffness, refresh_interval, staleness, lag)
+    matrix = companion_map(momentum, stiffness, refresh_interval, staleness, async_lag)
     noise = noise_covariance(
         momentum, refresh_interval, step_noise, epochs_per_rollout, stiffness, staleness
     ).astype(matrix.dtype)
     size = matrix.shape[-1]
     padded = jnp.zeros((size, size), matrix.dtype).at[:2, :2].set(noise)
-    stable = spectral_radius(momentum, stiffness, refresh_interval, staleness, lag) < 1
+    stable = spectral_radius(momentum, stiffness, refresh_interval, staleness, async_lag) < 1
     safe = jnp.where(stable, matrix, jnp.zeros_like(matrix))
     system = jnp.eye(size * size, dtype=matrix.dtype) - jnp.kron(safe, safe)
     solution = jnp.linalg.solve(system, padded.reshape(-1)).reshape(size, size)

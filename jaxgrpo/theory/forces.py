@@ -99,7 +99,7 @@ class MixedCurvature(AbstractForce):
     """
 
     spread: Float[Array, ""] = eqx.field(converter=as_float_leaf)
-    nodes: int = eqx.field(static=True, default=21)
+    nodes: int = eqx.field(static=True, default=31)
 
     def __check_init__(self):
         if is_concrete(self.spread) and bool(jnp.any(self.spread < 0)):
@@ -234,7 +234,7 @@ class MixedDifficulty(AbstractForce):
     spread: Float[Array, ""] = eqx.field(converter=as_float_leaf)
     normalisation: Normalisation = eqx.field(static=True, default="std")
     floor: Float[Array, ""] = eqx.field(converter=as_float_leaf, default=0.0)
-    nodes: int = eqx.field(static=True, default=21)
+    nodes: int = eqx.field(static=True, default=31)
 
     def __check_init__(self):
         _check(self.normalisation, self.floor)

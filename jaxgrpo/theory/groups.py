@@ -3,12 +3,14 @@
 All functions are exact at whole group sizes and smooth between them, so that the group size can be differentiated.
 """
 
+import functools
+from statistics import NormalDist
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln, xlog1py, xlogy
+from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from jaxgrpo.theory.hyperparameters import is_concrete
@@ -17,8 +19,13 @@ from jaxgrpo.theory.numerics import safe_sqrt
 Normalisation = Literal["std", "mean"]
 Scalars = Float[Array, "..."] | Float[np.ndarray, "..."] | float
 
-# Largest group whose expected spread is summed term by term; beyond it the value at this size is used.
+# Largest group whose expected spread is summed term by term; beyond it what it lacks is extrapolated in 1/G.
 LARGEST_SUMMED_GROUP = 512
+# Coefficients of x, x^2 and x^3, with x the largest summed group over the group, from what is lacking at three groups.
+_EARLIER_GROUPS = (512, 448, 384)
+_FROM_LACKS = np.linalg.inv(
+    np.stack([(512.0 / np.array(_EARLIER_GROUPS)) ** power for power in (1, 2, 3)], axis=1)
+)
 
 
 def _floats(*values: Scalars) -> list[Float[Array, "..."]]:
@@ -66,8 +73,11 @@ def _expected_std_at(p, n, largest: int):
     m = jnp.where(inside, n - k, 1.0)
     safe_n = jnp.maximum(n, 2.0)
     look_up = lambda count: log_factorial[count.astype(jnp.int32)]
-    log_choose = look_up(safe_n) - look_up(k) - look_up(m)
-    log_weight = log_choose + xlogy(k, p[..., None]) + xlog1py(m, -p[..., None])
+    # Outside the sum the coefficient is none of the group's and may overflow: leave it out before the exponential.
+    log_choose = jnp.where(inside, look_up(safe_n) - look_up(k) - look_up(m), 0.0)
+    tiny = jnp.finfo(p.dtype).tiny ** 0.5
+    log_share, log_rest = jnp.log(jnp.maximum(p, tiny)), jnp.log(jnp.maximum(1.0 - p, tiny))
+    log_weight = log_choose + k * log_share[..., None] + m * log_rest[..., None]
     terms = jnp.exp(log_weight) * jnp.sqrt(k * m) / safe_n
     return jnp.sum(jnp.where(inside, terms, 0.0), axis=-1)
 
@@ -80,7 +90,8 @@ def expected_std(p: Scalars, group_size: Scalars, unbiased: bool = False) -> Flo
 
     Args:
         p: Success probability.
-        group_size: $G \ge 1$; above 512 the value at 512 is used.
+        group_size: $G \ge 1$; above 512 the rest to $\sqrt{p(1-p)}$ is taken as a cubic in $1/G$ (right to $10^{-5}$
+            for $p \ge 0.03$, to 0.4 % for $p = 0.003$).
         unbiased: Whether the framework divides by $G - 1$.
 
     Returns:
@@ -103,7 +114,13 @@ def expected_std(p: Scalars, group_size: Scalars, unbiased: bool = False) -> Flo
         slope_low
         + part * (3.0 * rise - 2.0 * slope_low - slope_high + part * (slope_low + slope_high - 2.0 * rise))
     )
-    result = jnp.where(jnp.isinf(group_size), jnp.sqrt(jnp.maximum(p * (1.0 - p), 1e-30)), result)
+    if largest == LARGEST_SUMMED_GROUP:
+        full = jnp.sqrt(jnp.maximum(p * (1.0 - p), 1e-30))
+        lacks = [full - _expected_std_at(p, jnp.full_like(size, n), largest) for n in _EARLIER_GROUPS]
+        share = largest / jnp.maximum(group_size, largest)
+        terms = jnp.tensordot(jnp.asarray(_FROM_LACKS, p.dtype), jnp.stack(lacks), axes=1)
+        rest = share * (terms[0] + share * (terms[1] + share * terms[2]))
+        result = jnp.where(group_size > largest, full - rest, result)
     if unbiased:
         result = result * safe_sqrt(size / jnp.maximum(size - 1.0, 1e-6))
     return result
@@ -180,16 +197,17 @@ def beta_expected_biased_variance(a: Scalars, b: Scalars, group_size: Scalars) -
     return (1.0 - 1.0 / g) * a * b / ((a + b) * (a + b + 1.0))
 
 
+@functools.cache
 def normal_nodes(nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Equidistant nodes and weights for expectations over a standard normal variable.
+    """Nodes and weights for expectations over a standard normal variable: Gauss-Legendre in its quantile.
 
     As prompts are learnt one after the other, the success probability turns into a step in difficulty. Gauss-Hermite nodes
     are sparse and heavy in the middle and make a staircase of it (errors of .025 in the reward at 21 nodes and a spread of
-    2.5 logits); equidistant ones are five times as exact at equal cost, and as good for smooth functions.
+    2.5 logits, .018 for equidistant nodes, .008 for these and .004 for 31 of them).
     """
-    x = np.linspace(-3.5, 3.5, nodes) if nodes > 1 else np.zeros(1)
-    weights = np.exp(-0.5 * x**2)
-    return x, weights / weights.sum()
+    x, weights = np.polynomial.legendre.leggauss(nodes)
+    quantile = NormalDist().inv_cdf
+    return np.array([quantile(0.5 * (1.0 + u)) for u in x]), 0.5 * weights
 
 
 def half_normal_nodes(nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +229,7 @@ def _mixture(function, location, spread, group_size, nodes):
 
 
 def mixture_zero_spread_probability(
-    location: Scalars, spread: Scalars, group_size: Scalars, nodes: int = 21
+    location: Scalars, spread: Scalars, group_size: Scalars, nodes: int = 31
 ) -> Float[Array, "..."]:
     """Zero-spread probability over prompts whose logits are normal.
 
@@ -228,7 +246,7 @@ def mixture_zero_spread_probability(
 
 
 def mixture_expected_std(
-    location: Scalars, spread: Scalars, group_size: Scalars, nodes: int = 21
+    location: Scalars, spread: Scalars, group_size: Scalars, nodes: int = 31
 ) -> Float[Array, "..."]:
     r"""Expected within-group standard deviation over prompts whose logits are normal.
 

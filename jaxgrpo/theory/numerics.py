@@ -36,7 +36,8 @@ def decay_integral(rate: Float[Array, "..."], t: Float[Array, "..."]) -> Float[A
     r"""$\int_0^t e^{-r s} ds = (1 - e^{-r t})/r$, entire in $r$ (and finite where it would overflow)."""
     x = rate * t
     small = jnp.abs(x) < 1e-3
-    series = 1.0 - x / 2.0 * (1.0 - x / 3.0 * (1.0 - x / 4.0))
+    near = jnp.where(small, x, 0.0)
+    series = 1.0 - near / 2.0 * (1.0 - near / 3.0 * (1.0 - near / 4.0))
     safe = jnp.where(small, 1.0, x)
     limit = 0.4 * math.log(float(jnp.finfo(x.dtype).max))
     return t * jnp.where(small, series, -jnp.expm1(jnp.minimum(-safe, limit)) / safe)
@@ -45,7 +46,11 @@ def decay_integral(rate: Float[Array, "..."], t: Float[Array, "..."]) -> Float[A
 def cosine_like(y: Float[Array, "..."]) -> Float[Array, "..."]:
     r"""$C(y) = \cosh\sqrt{y}$, equal to $\cos\sqrt{-y}$ for $y < 0$: an entire function."""
     small = jnp.abs(y) < 1e-2
-    series = 1.0 + y / 2.0 * (1.0 + y / 12.0 * (1.0 + y / 30.0 * (1.0 + y / 56.0 * (1.0 + y / 90.0))))
+    # Powers of a large argument overflow, and the derivative of what is not chosen must be finite too.
+    near = jnp.where(small, y, 0.0)
+    series = 1.0 + near / 2.0 * (
+        1.0 + near / 12.0 * (1.0 + near / 30.0 * (1.0 + near / 56.0 * (1.0 + near / 90.0)))
+    )
     root = jnp.sqrt(jnp.where(small, 1.0, jnp.abs(y)))
     cosh = jnp.cosh(jnp.where(y > 0, root, 0.0))
     return jnp.where(small, series, jnp.where(y > 0, cosh, jnp.cos(root)))
@@ -54,7 +59,10 @@ def cosine_like(y: Float[Array, "..."]) -> Float[Array, "..."]:
 def sine_like(y: Float[Array, "..."]) -> Float[Array, "..."]:
     r"""$S(y) = \sinh\sqrt{y}/\sqrt{y}$, equal to $\sin\sqrt{-y}/\sqrt{-y}$ for $y < 0$: an entire function."""
     small = jnp.abs(y) < 1e-2
-    series = 1.0 + y / 6.0 * (1.0 + y / 20.0 * (1.0 + y / 42.0 * (1.0 + y / 72.0 * (1.0 + y / 110.0))))
+    near = jnp.where(small, y, 0.0)
+    series = 1.0 + near / 6.0 * (
+        1.0 + near / 20.0 * (1.0 + near / 42.0 * (1.0 + near / 72.0 * (1.0 + near / 110.0)))
+    )
     root = jnp.sqrt(jnp.where(small, 1.0, jnp.abs(y)))
     sinh = jnp.sinh(jnp.where(y > 0, root, 0.0))
     return jnp.where(small, series, jnp.where(y > 0, sinh, jnp.sin(root)) / root)
@@ -67,6 +75,7 @@ def squared_arccosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     d = 1.0 - x
     near = jnp.abs(d) < 1e-2
+    d = jnp.where(near, d, 0.0)
     # arccos(1 - d)^2 = sum_n 2^(n+1) d^n / (n^2 binom(2n, n))
     series = (
         2.0 * d * (1.0 + d / 6.0 * (1.0 + d * 4.0 / 15.0 * (1.0 + d * 9.0 / 28.0 * (1.0 + d * 16.0 / 45.0))))

@@ -1,6 +1,7 @@
 """The damped oscillator that summarises a run: mean, variance and regime in closed form."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -105,9 +106,15 @@ class Oscillator(eqx.Module):
         root = jnp.sqrt(jnp.where(oscillates, -self._discriminant, 1.0))
         return jnp.where(oscillates, 4.0 * jnp.pi * self.mass / root, jnp.inf)
 
+    @property
+    def _resolved_mass(self) -> Float[Array, "..."]:
+        """The mass, at least the smallest that is resolved; its derivative is kept, for that by the momentum at 0."""
+        smallest = _SMALLEST_MASS.get(self._dtype.name, 1e-6)
+        return self.mass + jax.lax.stop_gradient(jnp.maximum(self.mass, smallest) - self.mass)
+
     def _responses(self, t: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """Response of the displacement to a unit initial displacement and to a unit initial velocity."""
-        mass = jnp.maximum(self.mass, _SMALLEST_MASS.get(self._dtype.name, 1e-6))
+        mass = self._resolved_mass
         a = self.damping / (2.0 * mass)
         rate_squared = self._discriminant / (4.0 * mass**2)
         y = rate_squared * t**2
@@ -166,7 +173,7 @@ class Oscillator(eqx.Module):
             The variance, in squared units of reward.
         """
         t = jnp.asarray(t, self._dtype)
-        mass = jnp.maximum(self.mass, _SMALLEST_MASS.get(self._dtype.name, 1e-6))
+        mass = self._resolved_mass
         a = self.damping / (2.0 * mass)
         rate_squared = self._discriminant / (4.0 * mass**2)
         # Beyond 18 e-folding times of the envelope nothing is added.

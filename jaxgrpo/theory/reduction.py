@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxgrpo.theory.cycle import cycle_map, noise_covariance
+from jaxgrpo.theory.cycle import characteristic_at_one, cycle_map, noise_covariance
 from jaxgrpo.theory.forces import KLAnchored
 from jaxgrpo.theory.hyperparameters import Hyperparameters, is_concrete
 from jaxgrpo.theory.numerics import safe_sqrt, squared_arccosine
@@ -157,7 +157,11 @@ def _matched(hyperparameters, h, sigma, plateau, initial_reward, leading, throw)
     # Far apart: each eigenvalue by itself.
     slow = jnp.where(exists & ~near, half_trace + safe_sqrt(discriminant), 0.5)
     fast = jnp.maximum(jnp.where(exists & ~near, det, 0.25) / slow, _SMALLEST_EIGENVALUE)
-    log_slow, log_fast = jnp.log(slow), jnp.log(fast)
+    # (1 - slow)(1 - fast) = det(I - M), whose terms are positive: exact where 1 - slow is below the rounding of slow.
+    gap = characteristic_at_one(momentum, h, k, staleness) / (1.0 - fast)
+    slow_close = exists & ~near & (gap < 0.5)
+    log_slow = jnp.where(slow_close, jnp.log1p(-jnp.where(slow_close, gap, 0.0)), jnp.log(slow))
+    log_fast = jnp.log(fast)
     product = jnp.where(near, product_near, log_slow * log_fast) / k**2
     total = jnp.where(near, sum_near, log_slow + log_fast) / k
 

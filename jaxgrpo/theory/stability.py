@@ -58,14 +58,14 @@ def stability(hyperparameters: Hyperparameters, task: Task) -> Stability:
     be much smaller than the sharpness, so that without one every threshold is an upper bound (`is_upper_bound`).
 
     Args:
-        hyperparameters: One configuration; the async lag must be a concrete whole number.
+        hyperparameters: One configuration; the async lag must be a whole number, at most 8 where it is traced.
         task: The task.
 
     Returns:
         Exact and leading-order thresholds.
 
     Raises:
-        ValueError: If the async lag is traced or not whole.
+        ValueError: If the async lag is not whole.
 
     Example:
         >>> import jaxgrpo as jg
@@ -79,17 +79,16 @@ def stability(hyperparameters: Hyperparameters, task: Task) -> Stability:
         h = learning_rate_gain(hyperparameters, task) * task.sharpness
     momentum, k = hyperparameters.momentum, hyperparameters.refresh_interval
     rho, lag = hyperparameters.staleness, hyperparameters.async_lag
-    whole = cycle._whole_lag(lag)
-    critical = cycle.critical_stiffness(momentum, k, rho, whole)
+    critical = cycle.critical_stiffness(momentum, k, rho, lag)
     leading = cycle.leading_critical_stiffness(momentum, k, rho, lag)
     onset_leading = _leading_onset(momentum, hyperparameters.mean_lag)
-    exact_onset = cycle._is_one(rho) and whole == 0
+    exact_onset = cycle.is_known_one(rho) and cycle.is_known_synchronous(lag)
     onset = cycle.oscillation_onset(momentum, k) if exact_onset else onset_leading
     return Stability(
         stiffness=h,
-        spectral_radius=cycle.spectral_radius(momentum, h, k, rho, whole),
+        spectral_radius=cycle.spectral_radius(momentum, h, k, rho, lag),
         margin=1.0 - h / critical,
-        critical_refresh_interval=cycle.critical_refresh_interval(momentum, h, rho, whole),
+        critical_refresh_interval=cycle.critical_refresh_interval(momentum, h, rho, lag),
         critical_learning_rate=_rate_at(hyperparameters, task, h, critical),
         oscillation_onset=_rate_at(hyperparameters, task, h, onset),
         leading_margin=1.0 - h / leading,

@@ -34,14 +34,18 @@ TIMES = (0.0, 1.0, 100.0, 1e5)
 GRID = np.array(list(itertools.product(MOMENTA, STIFFNESSES, INTERVALS)), dtype=np.float32)
 
 
+def worst(bad, points):
+    return f"{points[np.argmax(bad) // (bad.size // len(points))]} and {bad.sum() - 1} other entries"
+
+
 def assert_no_nan(values, points, what):
     bad = np.isnan(np.asarray(values))
-    assert not bad.any(), f"{what} is NaN at {points[np.argmax(bad)]} and {bad.sum() - 1} other points"
+    assert not bad.any(), f"{what} is NaN at {worst(bad, points)}"
 
 
 def assert_finite(values, points, what):
     bad = ~np.isfinite(np.asarray(values))
-    assert not bad.any(), f"{what} is not finite at {points[np.argmax(bad)]} and {bad.sum() - 1} other points"
+    assert not bad.any(), f"{what} is not finite at {worst(bad, points)}"
 
 
 def leading(point, t, group_size, quantity):
