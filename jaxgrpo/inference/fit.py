@@ -28,6 +28,10 @@ LEVEL = 0.9
 # A posterior this wide relative to its prior says that the data did not speak.
 _UNIDENTIFIED = 0.7
 _DRAWS = 2000
+# Parameters that mean the same in every model, whose intervals are averaged over the models where none was named.
+_SHARED = ("plateau", "initial_reward")
+# Models with less of the evidence than this do not enter the average.
+_NEGLIGIBLE = 1e-3
 # Problems of one shape that are fitted in one call of the compiled program.
 _BATCH = 16
 
@@ -112,7 +116,8 @@ class Fit:
         title: The same in words.
         task: The task, ready for `jaxgrpo.predict`, `reduce`, `stability`.
         schedules: Factor on the learning rate of each run as a function of the optimizer step; `None` where constant.
-        parameters: Name to estimate, with 90 % intervals.
+        parameters: Name to estimate, with 90 % intervals; those of plateau and initial reward are averaged over all models
+            with dynamics by their evidence, unless one was named (`models` holds the intervals of each by itself).
         comparison: Model to log evidence, the most probable first.
         models: All models' fits.
         r_squared: Share of the rewards' variance that the expected reward explains.
@@ -560,6 +565,12 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
     if unknown:
         warnings.append(f"not identified by this log (the interval is the prior's): {', '.join(unknown)}")
     comparison = {name: f.log_evidence for name, f in model_fits.items()}
+    parameters = entry.parameters
+    if model == "auto":
+        parameters = {
+            **parameters,
+            **_averaged(problem, chosen, [posteriors[i] for i in dynamic], parameters),
+        }
     return Fit(
         runs=problem.runs,
         hyperparameters=problem.hyperparameters,
@@ -567,7 +578,7 @@ def _conclude(problem, specifications, mode, names, model, notes) -> Fit:
         title=entry.title,
         task=_task(problem, chosen),
         schedules=tuple(_schedule(r, h) for r, h in zip(problem.runs, problem.hyperparameters, strict=True)),
-        parameters=entry.parameters,
+        parameters=parameters,
         comparison=comparison,
         models=model_fits,
         r_squared=entry.r_squared,
@@ -701,6 +712,29 @@ def _estimates(problem: Problem, posterior: _Posterior) -> dict[str, Estimate]:
         known = bool(width < _UNIDENTIFIED) or name == "observation_noise"
         estimates[name] = Estimate(float(value), float(lower), float(upper), known, unit)
     return estimates
+
+
+def _averaged(
+    problem: Problem, chosen: _Posterior, posteriors: list[_Posterior], estimates: dict[str, Estimate]
+) -> dict[str, Estimate]:
+    """Intervals of the shared parameters over all models, each weighted by its evidence."""
+    evidence = np.array([p.log_evidence for p in posteriors])
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    entering = [(p, w) for p, w in zip(posteriors, weights, strict=True) if w > _NEGLIGIBLE or p is chosen]
+    drawn = [_natural(problem, p, _draw(p, _DRAWS, seed=0)) for p, _ in entering]
+    each = np.repeat([w for _, w in entering], _DRAWS)
+    tail = 0.5 * (1.0 - LEVEL)
+    result = {}
+    for name in _SHARED:
+        values = np.concatenate([np.broadcast_to(d[name][0], _DRAWS) for d in drawn])
+        lower, upper = np.quantile(values, [tail, 1.0 - tail], weights=each, method="inverted_cdf")
+        estimate = estimates[name]
+        # The most probable value is that of the chosen model and may lie outside the others'.
+        result[name] = replace(
+            estimate, lower=min(float(lower), estimate.value), upper=max(float(upper), estimate.value)
+        )
+    return result
 
 
 def _own_momentum(posterior: _Posterior) -> float | None:

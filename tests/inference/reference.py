@@ -6,6 +6,7 @@ Nothing here is taken from the code under test but `Run` and `Hyperparameters`, 
 from math import comb
 
 import numpy as np
+from scipy import special, stats
 
 from jaxgrpo.logs.run import Run
 
@@ -36,15 +37,14 @@ def softmax_force(normalisation, group_size):
 
 
 def difficulty_nodes():
-    """Equidistant standard normal nodes out to 3.5 standard deviations, and their weights."""
-    x = np.linspace(-3.5, 3.5, 21)
-    weights = np.exp(-(x**2) / 2.0)
-    return x, weights / weights.sum()
+    """Gauss-Legendre nodes in the quantile of a standard normal variable, and their weights."""
+    u, weights = special.roots_legendre(31)
+    return stats.norm.ppf(0.5 * (1.0 + u)), 0.5 * weights
 
 
 def curvature_nodes():
     """Moduli of a standard normal variable out to 3.5, and their weights by the trapezoidal rule."""
-    y = np.linspace(0.0, 3.5, 21)
+    y = np.linspace(0.0, 3.5, 31)
     weights = np.exp(-(y**2) / 2.0) * np.where((y == 0.0), 0.5, 1.0)
     return y, weights / weights.sum()
 

@@ -199,7 +199,7 @@ def test_course_is_that_of_the_update_rule(x64, name, bounds, case):
 
 
 def test_spread_of_curvature_is_half_normal():
-    """What is left after many small steps, averaged over the distribution itself, against the 21 nodes."""
+    """What is left after many small steps, averaged over the distribution itself, against the nodes."""
     y, weights = curvature_nodes()
     left = lambda v, spread, time: np.exp(-time * np.exp(-spread * v))
     density = lambda v, spread, time: left(v, spread, time) * stats.halfnorm.pdf(v)
