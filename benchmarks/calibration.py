@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     fits = jg.fit_each([d[0] for d in drawn], [d[1] for d in drawn], model=arguments.model, bounds=None)
     print("| parameter | inside | below | above | not identified | converged |\n|---|---|---|---|---|---|")
     converged = np.mean([fit.models[fit.model].converged for fit in fits])
-    for name in ("plateau", "timescale"):
+    for name in ("plateau", "timescale") if arguments.model != "auto" else ("plateau",):
         estimates = [fit.parameters[name] for fit in fits]
         truth = np.array([d[2][name] for d in drawn])
         low, high = np.array([e.lower for e in estimates]), np.array([e.upper for e in estimates])

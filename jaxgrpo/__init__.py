@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from jaxgrpo.inference.fit import Fit as Fit
     from jaxgrpo.inference.fit import fit as fit
     from jaxgrpo.inference.fit import fit_each as fit_each
+    from jaxgrpo.inference.forecast import Forecast as Forecast
+    from jaxgrpo.inference.forecast import forecast as forecast
+    from jaxgrpo.inference.forecast import forecast_each as forecast_each
     from jaxgrpo.logs.read import read_run as read_run
     from jaxgrpo.logs.read import read_runs as read_runs
     from jaxgrpo.logs.run import Run as Run
@@ -32,6 +35,9 @@ _HOMES = {
     "Fit": "jaxgrpo.inference.fit",
     "fit": "jaxgrpo.inference.fit",
     "fit_each": "jaxgrpo.inference.fit",
+    "Forecast": "jaxgrpo.inference.forecast",
+    "forecast": "jaxgrpo.inference.forecast",
+    "forecast_each": "jaxgrpo.inference.forecast",
     "read_run": "jaxgrpo.logs.read",
     "read_runs": "jaxgrpo.logs.read",
     "Run": "jaxgrpo.logs.run",

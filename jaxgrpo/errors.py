@@ -11,3 +11,7 @@ class ReadError(JaxgrpoError):
 
 class FitError(JaxgrpoError):
     """A run cannot support the fit that was asked for; the message says why."""
+
+
+class ForecastError(JaxgrpoError):
+    """A run cannot be forecast as asked."""
