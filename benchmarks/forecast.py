@@ -1,0 +1,178 @@
+"""Forecasts of public logs from their first 30, 50 and 70 %, beside the baselines.
+
+What is forecast is the mean reward of the last max(4, n/10) rows. Error is |median - realised|, CRPS the continuous ranked
+probability score; both over the range of the smoothed curve (moving mean over max(3, n/15)) plus the standard error of the
+noise. The known plan (horizon and logged learning rate) is given to all. Priors were chosen before the runs were split;
+families (by repository) alternate between two halves. Run as `python -m benchmarks.forecast FOLDER [FOLDER ...]`.
+"""
+
+import argparse
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import jaxgrpo as jg
+from jaxgrpo.errors import JaxgrpoError
+from jaxgrpo.inference.baselines import NormalMixture, carry_forward, fitted_curve
+from jaxgrpo.inference.forecast import _normal_cdf
+from jaxgrpo.inference.problem import noise_std
+
+FRACTIONS = (0.3, 0.5, 0.7)
+FEWEST = 20
+CURVES = ("exponential", "sigmoid", "power_law")
+
+
+def runs_of(folders: list[Path]) -> list[tuple[str, jg.Run]]:
+    """Family and run, for every log with enough rows."""
+    found = []
+    paths = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_dir()]
+    for path in tqdm(paths, disable=not sys.stderr.isatty()):
+        try:
+            runs = jg.read_runs(path)
+        except JaxgrpoError:
+            continue
+        family = path.name.split("-")[0]
+        found += [(family, r) for r in runs if len(r) >= FEWEST and np.ptp(r.reward) > 0]
+    return found
+
+
+def law_of(forecast: jg.Forecast, rows: int) -> NormalMixture:
+    """The forecast's law of the mean of the rewards logged at its steps."""
+    mean, std = forecast._components(forecast.steps)
+    mix = forecast._mixture
+    noise = (forecast._unit * mix.sigma) ** 2 / rows
+    return NormalMixture(
+        mix.weight, mean.mean(axis=1), np.sqrt((std**2).mean(axis=1) + noise), forecast.bounds
+    )
+
+
+def score(law: NormalMixture, truth: float) -> tuple[float, float, float, float, float, float]:
+    """Median, CRPS, whether the 50 % and the 90 % interval hold the truth, and the width of the latter."""
+    centre = law.weight @ law.mean
+    spread = np.sqrt(law.weight @ (law.std**2 + (law.mean - centre) ** 2))
+    low, high = min(centre - 8 * spread, truth), max(centre + 8 * spread, truth)
+    grid = np.linspace(low, high, 2001)
+    cumulative = _normal_cdf((grid[:, None] - law.mean) / law.std) @ law.weight
+    values = grid if law.bounds is None else np.clip(grid, *law.bounds)
+    at = lambda q: float(np.interp(q, cumulative, values))
+    middle = 0.5 * (cumulative[1:] + cumulative[:-1])
+    crps = float(np.sum(np.diff(values) * (middle - (0.5 * (values[1:] + values[:-1]) >= truth)) ** 2))
+    crps += max(values[0] - truth, 0.0) + max(truth - values[-1], 0.0)
+    held = [at(0.5 - p / 2) - 1e-9 <= truth <= at(0.5 + p / 2) + 1e-9 for p in (0.5, 0.9)]
+    return at(0.5), crps, *map(float, held), at(0.95) - at(0.05)
+
+
+def judge(run: jg.Run, fraction: float) -> dict[str, float] | None:
+    """All scores of one run seen up to a fraction."""
+    rewards, n = run.reward, len(run)
+    last = max(4, n // 10)
+    window = max(3, n // 15)
+    scale = np.ptp(np.convolve(rewards, np.ones(window) / window, "valid")) + noise_std(rewards) / np.sqrt(
+        last
+    )
+    seen = min(round(fraction * n), n - last)
+    head = run.head(seen / n)
+    if len(head) < 6:
+        return None
+    truth = float(rewards[-last:].mean())
+    logged = run.channels.get("learning_rate")
+    schedule = None
+    if logged is not None and np.isfinite(logged).all() and logged.max() > 0 and (logged >= 0).all():
+        schedule = lambda step: np.interp(step, run.steps, logged / logged.max())
+    ahead = jg.forecast(head, run.steps[-last:], horizon=float(run.steps[-1]), schedule=schedule)
+    median, crps, half, nine, width = score(law_of(ahead, last), truth)
+    rows = n - len(head) - last / 2
+    walk = carry_forward(head.reward, rows, last, mixture=False)
+    mixed = carry_forward(head.reward, rows, last, mixture=True, bounds=ahead.bounds)
+    smoothed = np.convolve(head.reward, np.ones(max(3, len(head) // 15)) / max(3, len(head) // 15), "valid")
+    known = np.ptp(smoothed) + noise_std(head.reward) / np.sqrt(last)
+    result = {
+        "error": abs(median - truth) / scale,
+        "crps": crps / scale,
+        "half": half,
+        "nine": nine,
+        "relative width": width / max(known, 1e-12),
+        "carry error": abs(walk.mean[0] - truth) / scale,
+        "walk crps": score(walk, truth)[1] / scale,
+        "mixture crps": score(mixed, truth)[1] / scale,
+    }
+    x = run.steps - run.steps[0]
+    for curve in CURVES:
+        value = fitted_curve(head.reward, x[: len(head)], x[-last:], curve).mean()
+        result[curve] = abs(value - truth) / scale
+    return result
+
+
+def interval(values: np.ndarray, families: np.ndarray) -> tuple[float, float]:
+    """90 % bootstrap interval of a mean, families drawn as wholes."""
+    rng = np.random.default_rng(0)
+    names = np.unique(families)
+    sums = np.array([values[families == f].sum() for f in names])
+    counts = np.array([np.sum(families == f) for f in names])
+    drawn = rng.integers(len(names), size=(2000, len(names)))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    return tuple(np.quantile(means, [0.05, 0.95]))
+
+
+def cost() -> str:
+    """Time of forecasts of 300 rows, one by one and a hundred at once."""
+    rng = np.random.default_rng(0)
+    x = np.arange(300.0)
+    runs = [jg.Run(x, x, 0.8 - 0.5 * np.exp(-x / 80) + 0.05 * rng.standard_normal(300)) for _ in range(100)]
+    single, batch = [], []
+    for _ in range(5):
+        start = time.perf_counter()
+        jg.forecast(runs[0], [450.0]).interval()
+        single.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        _ = [f.interval() for f in jg.forecast_each(runs, [450.0])]
+        batch.append(time.perf_counter() - start)
+    words = [
+        f"{1e3 * min(t):.0f} / {1e3 * np.median(t):.0f} / {1e3 * max(t):.0f} ms" for t in (single, batch)
+    ]
+    return f"One forecast of 300 rows with its 90 % interval: {words[0]}; 100 at once: {words[1]} (min / median / max of 5)."
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    arguments = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    found = runs_of(arguments.folders)
+    names = sorted({family for family, _ in found})
+    print(
+        "| seen | runs | method | error (90 % interval) | CRPS | inside 50 % | inside 90 % | error of the sharper half |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    halves = {"all": names, "first half": names[::2], "second half": names[1::2]}
+    for fraction in FRACTIONS:
+        scored = [(family, judge(run, fraction)) for family, run in found]
+        for title, chosen in halves.items():
+            kept = [(f, s) for f, s in scored if s is not None and f in chosen]
+            families = np.array([f for f, _ in kept])
+            column = lambda key, kept=kept: np.array([s[key] for _, s in kept])
+            sharp = column("relative width") <= np.median(column("relative width"))
+            low, high = interval(column("error"), families)
+            print(
+                f"| {fraction:.0%} | {len(kept)} ({title}) | forecast | {column('error').mean():.3f} ({low:.3f} to {high:.3f}) "
+                f"| {column('crps').mean():.3f} | {column('half').mean():.2f} | {column('nine').mean():.2f} "
+                f"| {column('error')[sharp].mean():.3f} |"
+            )
+            low, high = interval(column("carry error"), families)
+            carried = f"{column('carry error').mean():.3f} ({low:.3f} to {high:.3f})"
+            print(f"| | | carry forward, random walk | {carried} | {column('walk crps').mean():.3f} | | | |")
+            print(
+                f"| | | carry forward, clipped mixture | {carried} | {column('mixture crps').mean():.3f} | | | |"
+            )
+            for curve in CURVES:
+                print(f"| | | {curve}, least squares | {column(curve).mean():.3f} | | | | |")
+    print()
+    print(cost())
+
+
+if __name__ == "__main__":
+    main()
