@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jaxgrpo.inference.forecast import Forecast as Forecast
     from jaxgrpo.inference.forecast import forecast as forecast
     from jaxgrpo.inference.forecast import forecast_each as forecast_each
+    from jaxgrpo.inference.forecast import stop_rule as stop_rule
     from jaxgrpo.logs.read import read_run as read_run
     from jaxgrpo.logs.read import read_runs as read_runs
     from jaxgrpo.logs.run import Run as Run
@@ -38,6 +39,7 @@ _HOMES = {
     "Forecast": "jaxgrpo.inference.forecast",
     "forecast": "jaxgrpo.inference.forecast",
     "forecast_each": "jaxgrpo.inference.forecast",
+    "stop_rule": "jaxgrpo.inference.forecast",
     "read_run": "jaxgrpo.logs.read",
     "read_runs": "jaxgrpo.logs.read",
     "Run": "jaxgrpo.logs.run",

@@ -52,6 +52,13 @@ def _whole(text: str) -> int:
     return int(value)
 
 
+def _part(text: str) -> float:
+    value = _number(text)
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no part between 0 and 1")
+    return value
+
+
 def _values(text: str) -> list[float]:
     """Numbers separated by commas, and ranges such as `1e-6:1e-5:log5` or `1:16:lin4`."""
     values: list[float] = []
@@ -265,6 +272,54 @@ def build_parser() -> _Parser:
     )
     task.add_argument("--floor", metavar="R", type=_number, help="reward of a failed completion (0)")
     task.add_argument("--spread", metavar="S", type=_number, help="spread of difficulty in logits (mixed)")
+
+    forecast = commands.add_parser(
+        "forecast",
+        usage="jaxgrpo forecast [OPTION ...] LOG [LOG ...]",
+        parents=[_reading(), _settings(several=False), _output()],
+        help="say where a run in progress will end, and whether to stop it",
+        description="Forecast the expected reward of a run that is still going on, with intervals.",
+        epilog="examples:\n"
+        "  jaxgrpo forecast trainer_state.json --horizon 500 --plot forecast.png\n"
+        "  jaxgrpo forecast trainer_state.json --upto 0.5   (what half of it would have said)",
+    )
+    forecast.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
+    forecast.add_argument(
+        "--horizon",
+        metavar="STEP",
+        type=_number,
+        help="step of the log at which the run is planned to end (half as long again as was seen)",
+    )
+    forecast.add_argument(
+        "--upto",
+        metavar="PART",
+        type=_part,
+        help="look at this part of the log only, and show what then happened",
+    )
+    forecast.add_argument(
+        "--bounds",
+        metavar="LOW,HIGH",
+        type=_bounds,
+        default="auto",
+        help="lowest and highest possible reward, or none (write --bounds=-1,1 for negative numbers)",
+    )
+    rule = forecast.add_argument_group("when to stop")
+    rule.add_argument(
+        "--gain", metavar="R", type=_number, default=0.01, help="gain worth going on for (0.01)"
+    )
+    rule.add_argument(
+        "--within", metavar="N", type=_number, default=200.0, help="steps of the log to gain it in (200)"
+    )
+    rule.add_argument(
+        "--chance", metavar="P", type=_number, default=0.05, help="least chance worth going on for (0.05)"
+    )
+    rule.add_argument(
+        "--patience",
+        metavar="N",
+        type=_whole,
+        default=1,
+        help="rows in a row at which the rule must hold (1)",
+    )
 
     demo = commands.add_parser(
         "demo",

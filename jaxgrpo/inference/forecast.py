@@ -595,3 +595,49 @@ def _prepare(run: Run, steps, horizon, schedule, bounds):
     )
     unit = max(float(noise_std(run.reward)), 1e-3 * scatter, smallest if scatter == 0 else 0.0)
     return at, end, limits, time, unit, notes
+
+
+def stop_rule(
+    run: Run,
+    *,
+    gain: float | int = 0.01,
+    within: float | int = 200,
+    chance: float = 0.05,
+    patience: int = 1,
+    horizon: float | int | None = None,
+    schedule: Callable | None = None,
+    bounds: tuple[float, float] | str | None = "auto",
+) -> Decision:
+    """Whether to stop a run now: only if the rule of `Forecast.stop` said so at each of the last rows.
+
+    Args:
+        run: The run so far.
+        gain: Gain in expected reward that is worth going on.
+        within: Optimizer steps to gain it in.
+        chance: Least chance worth going on for.
+        patience: Rows in succession, up to the last, at which the rule must have held with what was seen by then.
+        horizon: As for `forecast`.
+        schedule: As for `forecast`.
+        bounds: As for `forecast`.
+
+    Returns:
+        The decision by all that was seen, with how long the rule has held in its reason.
+
+    Raises:
+        ForecastError: As `forecast`, or if the patience is not at least 1.
+    """
+    if patience < 1:
+        raise ForecastError(f"{run.name}: patience must be at least 1 row, got {patience}")
+    n = len(run)
+    counts = range(n, max(n - patience, FEWEST_POINTS - 1), -1)
+    heads = [run if count == n else run.head(count / n) for count in counts]
+    forecasts = forecast_each(heads, horizon=horizon, schedule=schedule, bounds=bounds)
+    decisions = [ahead.stop(gain, within, chance) for ahead in forecasts]
+    held = next((i for i, decision in enumerate(decisions) if not decision.stop), len(decisions))
+    latest = decisions[0]
+    if patience == 1:
+        return latest
+    stop = held >= patience
+    reason = f"{latest.reason}; the rule has held for {held} of the last {patience} rows"
+    reason = reason if stop or not latest.stop else "go on for now" + reason.removeprefix("stop")
+    return Decision(stop, latest.probability, latest.expected_gain, reason)

@@ -65,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    job = {"read": _read, "fit": _fit, "predict": _predict, "demo": _demo}[arguments.command]
+    job = {"read": _read, "fit": _fit, "predict": _predict, "forecast": _forecast, "demo": _demo}[
+        arguments.command
+    ]
     result = job(arguments)
     for line in result.skipped:
         _say_aside(f"jaxgrpo: left out: {line}")
@@ -223,6 +225,63 @@ def _fit_result(fits: list["Fit"], sharpness: float | None, skipped: list[str]) 
 
     content = {"fits": [data.of_fit(fit, own) for fit, own in zip(fits, assessments, strict=True)]}
     return Result(blocks, content, draw, fits[0].run.name, skipped)
+
+
+def _forecast(arguments: argparse.Namespace) -> Result:
+    runs, skipped = _read_all(arguments, "longest")
+    from jaxgrpo.report import forecasting
+
+    several = []
+    for whole in _progress(runs, "forecasting"):
+        try:
+            several.append(_ahead(whole, arguments))
+        except JaxgrpoError as error:
+            if len(runs) == 1:
+                raise
+            skipped.append(_plain(error))
+    if not several:
+        raise JaxgrpoError(skipped[0])
+    one = len(several) == 1
+    blocks = forecasting.forecast_report(several[0]) if one else forecasting.forecasts_report(several)
+    content = {"forecasts": [forecasting.of_forecast(ahead) for ahead in several]}
+    return Result(
+        blocks, content, lambda: forecasting.picture(several), several[0].forecast.run.name, skipped
+    )
+
+
+def _ahead(whole: Run, arguments: argparse.Namespace):
+    """The forecast of one run, from all of it or from its first part."""
+    from jaxgrpo.errors import ForecastError
+    from jaxgrpo.inference.forecast import forecast, stop_rule
+    from jaxgrpo.report.forecasting import Ahead, to_logged_steps
+
+    seen = whole if arguments.upto is None else whole.head(arguments.upto)
+    schedule, end = None, None
+    if len(seen) < len(whole):
+        # The plan of a run was known before it ran: its length and its learning rates.
+        end = float(whole.steps[-1])
+        rates = whole.channels.get("learning_rate")
+        if rates is not None and np.isfinite(rates).all() and rates.max() > 0:
+            schedule = lambda step: np.interp(step, whole.steps, rates / rates.max())
+    if arguments.horizon is not None:
+        last = float(whole.logged_steps[-1])
+        end = float(np.interp(arguments.horizon, whole.logged_steps, whole.steps))
+        end += max(arguments.horizon - last, 0.0) * whole.steps_per_row
+        if end <= seen.steps[-1]:
+            raise ForecastError(
+                f"{whole.name}: --horizon {arguments.horizon:g} is not beyond step {seen.logged_steps[-1]:g}, the last seen"
+            )
+    options: dict[str, Any] = {"horizon": end, "schedule": schedule, "bounds": arguments.bounds}
+    made = forecast(seen, **options)
+    decision = stop_rule(
+        seen,
+        gain=arguments.gain,
+        within=arguments.within * whole.steps_per_row,
+        chance=arguments.chance,
+        patience=arguments.patience,
+        **options,
+    )
+    return Ahead(made, to_logged_steps(whole, made.steps), whole, decision)
 
 
 def _with_fitted_inertia(fit: "Fit") -> "Assessment | None":

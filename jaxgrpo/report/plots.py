@@ -22,12 +22,13 @@ from jaxgrpo.report.text import clean
 
 if TYPE_CHECKING:
     from jaxgrpo.inference.fit import Fit
+    from jaxgrpo.inference.forecast import Forecast
     from jaxgrpo.logs.run import Run
     from jaxgrpo.report.scenarios import Scenario
 
 # Okabe and Ito's palette, which all kinds of colour vision tell apart.
 _DATA, _SMOOTHED, _FIT, _PLATEAU, _RATE = "#8a8a8a", "#222222", "#0072B2", "#D55E00", "#009E73"
-_MOST_PANELS = 24
+MOST_PANELS = 24
 # Bands of more predictions than this would hide one another.
 _MOST_BANDS = 4
 _CHANNELS = (
@@ -42,7 +43,8 @@ _CHANNELS = (
 )
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float | int, height: float | int) -> Figure:
+    """A figure that belongs to nobody, of a size in inches."""
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -138,6 +140,75 @@ def _draw_plateau(axes: Axes, fit: "Fit") -> list[float]:
     return [plateau.lower, plateau.upper]
 
 
+def title(axes: Axes, name: str, small: bool = False) -> None:
+    """Title of a panel."""
+    axes.set_title(_escape(_short(name, 40 if small else 90)), fontsize=9 if small else 11, loc="left")
+
+
+def fan(
+    axes: Axes, forecast: "Forecast", logged: Float[np.ndarray, " n"], whole: "Run", small: bool = False
+) -> None:
+    """Draw what was seen, the forecast as a fan of intervals and, where it is known, what then happened.
+
+    Args:
+        axes: Where to draw.
+        forecast: The forecast.
+        logged: Its steps as the log counts them.
+        whole: The run with what happened later.
+        small: Whether the panel is one of many.
+    """
+    run = forecast.run
+    _draw_data(axes, run, small)
+    later = whole.logged_steps > run.logged_steps[-1]
+    if later.any():
+        size = 4.0 if small else 6.0
+        axes.plot(
+            whole.logged_steps[later],
+            whole.reward[later],
+            ".",
+            color=_PLATEAU,
+            alpha=0.35,
+            markersize=size,
+            markeredgewidth=0,
+            label="what then happened",
+        )
+    ends = []
+    for level, shade in ((0.9, 0.15), (0.5, 0.3)):
+        lower, upper = forecast.interval(level)
+        axes.fill_between(
+            logged, lower, upper, color=_FIT, alpha=shade, linewidth=0, label=f"{level:.0%} interval"
+        )
+        ends += [float(lower.min()), float(upper.max())]
+    axes.plot(logged, forecast.quantile(0.5), color=_FIT, linewidth=2.0, label="expected reward (median)")
+    axes.axvline(run.logged_steps[-1], color="#999999", linewidth=0.8, linestyle=":")
+    _limits(axes, whole.reward, ends)
+    axes.set_xlabel(_step_label(whole), fontsize=8 if small else 9)
+    axes.set_ylabel("reward", fontsize=8 if small else 9)
+    _tidy(axes)
+
+
+def forecast(forecast: "Forecast") -> Figure:
+    """A forecast as a fan chart; its steps are optimizer steps, shown as the log counts them.
+
+    Args:
+        forecast: The forecast.
+
+    Returns:
+        The figure.
+    """
+    run = forecast.run
+    figure = new_figure(9.0, 4.8)
+    axes = figure.add_subplot()
+    order = np.argsort(forecast.steps)
+    if np.any(np.diff(order) < 0):
+        raise ValueError("the steps of a forecast must ascend to be drawn")
+    beyond = np.maximum(forecast.steps - run.steps[-1], 0.0) / run.steps_per_row
+    fan(axes, forecast, run.logged_steps[-1] + beyond, run)
+    title(axes, run.name)
+    axes.legend(fontsize=8, frameon=False, loc="best")
+    return figure
+
+
 def _scheduled_rate(run: "Run") -> tuple[np.ndarray, np.ndarray] | None:
     logged = run.channels.get("learning_rate")
     if logged is None:
@@ -160,7 +231,7 @@ def fit(fit: "Fit") -> Figure:
     run = fit.run
     rate = _scheduled_rate(run)
     heights = [5.0, 1.3] + ([0.9] if rate is not None else [])
-    figure = _figure(8.0, 5.4 + (0.6 if rate is not None else 0.0))
+    figure = new_figure(8.0, 5.4 + (0.6 if rate is not None else 0.0))
     panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     main, below = panels[0], panels[1]
     _draw_data(main, run)
@@ -205,10 +276,10 @@ def fits(fits: Sequence["Fit"]) -> Figure:
         The figure.
     """
     pairs = [(one, index) for one in fits for index in range(len(one.runs))]
-    shown = pairs[:_MOST_PANELS]
+    shown = pairs[:MOST_PANELS]
     columns = min(len(shown), 2 if len(shown) <= 4 else 3 if len(shown) <= 9 else 4)
     rows = -(-len(shown) // columns)
-    figure = _figure(max(3.4 * columns, 6.0), 2.5 * rows + 0.7)
+    figure = new_figure(max(3.4 * columns, 6.0), 2.5 * rows + 0.7)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
@@ -279,13 +350,13 @@ def prediction(
     Returns:
         The figure.
     """
-    figure = _figure(8.0, 5.0)
+    figure = new_figure(8.0, 5.0)
     axes = figure.subplots()
     seen = []
     if run is not None:
         _draw_data(axes, run)
         seen.append(run.reward)
-    shown = scenarios[:_MOST_PANELS]
+    shown = scenarios[:MOST_PANELS]
     banded = len(shown) <= _MOST_BANDS
     for one, (colour, style) in zip(shown, _styles(shown), strict=True):
         x = one.steps if run is None else run.logged_steps[0] + one.steps / run.steps_per_row
@@ -345,7 +416,7 @@ def run(run: "Run") -> Figure:
         name for name in _CHANNELS if np.isfinite(run.channels.get(name, np.array([np.nan]))).sum() > 1
     ]
     rows = -(-len(present) // 2)
-    figure = _figure(8.0, 3.2 + 1.3 * rows)
+    figure = new_figure(8.0, 3.2 + 1.3 * rows)
     layout = [["reward", "reward"]]
     layout += [[present[2 * i], present[2 * i + 1] if 2 * i + 1 < len(present) else "."] for i in range(rows)]
     panels = figure.subplot_mosaic(layout, height_ratios=[2.4] + [1.0] * rows, sharex=True)  # pyright: ignore
@@ -374,10 +445,10 @@ def runs(runs: Sequence["Run"]) -> Figure:
     Returns:
         The figure.
     """
-    shown = runs[:_MOST_PANELS]
+    shown = runs[:MOST_PANELS]
     columns = min(len(shown), 2 if len(shown) <= 4 else 3 if len(shown) <= 9 else 4)
     rows = -(-len(shown) // columns)
-    figure = _figure(max(3.4 * columns, 6.0), 2.3 * rows + 0.7)
+    figure = new_figure(max(3.4 * columns, 6.0), 2.3 * rows + 0.7)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
