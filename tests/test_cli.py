@@ -123,6 +123,8 @@ def test_bad_logs(capsys, make, options, said):
         (["fit", "log.csv", "--plot", "x.bmp"], ".png, .pdf or .svg"),
         (["fit", "log.csv", "--plot", "."], "is a folder"),
         (["fit", "log.csv", "--plot", "a.png", "--html", "a.png"], "is also the file of --plot"),
+        (["forecast", "log.csv", "--upto", "1.5"], "between 0 and 1"),
+        (["forecast", "log.csv", "--patience", "0"], "whole number above 0"),
         (["predict"], "needs a LOG"),
         (["predict", "--json", "log.csv"], "put LOG before --json"),
         (["predict", *TASK], "--learning-rate"),
@@ -508,3 +510,35 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
         ["bash", "-c", command], capture_output=True, text=True, env=environment(tmp_path), check=False
     )
     assert done.stderr == "" and done.stdout.strip() in ("0", "141")
+
+
+# ---------------------------------------------------------------- forecast
+
+
+def test_forecast_of_one_log(capsys):
+    code, out, err = run(capsys, "forecast", write_log(), "--horizon", 60, "--plot", "ahead.png")
+    assert code == 0
+    assert "90 % interval" in out and "60" in out and "stop?" in out and "ahead.png" in out + err
+    assert Path("ahead.png").stat().st_size > 10_000
+
+
+def test_forecast_from_a_part_says_what_then_happened(capsys):
+    code, out, _ = run(capsys, "forecast", write_log(), "--upto", 0.5, "--json")
+    assert code == 0
+    content = json.loads(out)["forecasts"][0]
+    rewards = rising()
+    assert content["realised"] == pytest.approx(np.mean(rewards[-4:]), abs=1e-9)
+    assert content["horizon"] == pytest.approx(39.0) and content["logged_steps"][-1] == pytest.approx(40.0)
+    low, high = content["interval_90"]
+    assert np.all(np.asarray(low) <= content["median"]) and np.all(np.asarray(content["median"]) <= high)
+
+
+def test_forecast_of_several_logs_leaves_out_what_cannot_be(capsys):
+    short = lines("short.csv", "step,reward", *(f"{i},.{i}" for i in range(1, 5)))
+    code, out, err = run(capsys, "forecast", write_log("a.csv"), write_log("b.csv", rising(seed=2)), short)
+    assert code == 2 and "short" in err and "too few" in err
+    assert "2 runs" in out and "horizon" in out
+
+
+def test_forecast_refuses_a_horizon_that_is_past(capsys):
+    assert "--horizon 10 is not beyond step 40" in refused(capsys, "forecast", write_log(), "--horizon", 10)

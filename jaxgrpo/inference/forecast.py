@@ -38,6 +38,8 @@ _UPWARDS = np.array([0.0, 1.0])
 _LEVEL_ONLY = 0.15
 # Components with less than this share of the largest weight are left out.
 _NEGLIGIBLE = 1e-3
+# Share of rows at an extreme value from which on it is taken for a bound.
+_ATOM = 0.05
 _KNOTS = 48
 _GRID = 256
 
@@ -471,11 +473,25 @@ def _learning_rate_time(run: Run, horizon: float, schedule: Callable | None, not
     return lambda steps: np.interp(np.asarray(steps, float), grid, time / total)
 
 
-def _bounds(run: Run, bounds) -> tuple[float, float] | None:
-    if isinstance(bounds, str):
-        inside = bool(run.reward.min() >= 0.0 and run.reward.max() <= 1.0)
-        return (0.0, 1.0) if inside else None
-    return bounds
+def _bounds(run: Run, bounds, notes: list[str]) -> tuple[float, float] | None:
+    """The bounds that were given or, for `"auto"`, those that the rewards show."""
+    if not isinstance(bounds, str):
+        return bounds
+    low, high = float(run.reward.min()), float(run.reward.max())
+    if low >= 0.0 and high <= 1.0:
+        notes.append("bounds: rewards between 0 and 1, as all that were seen")
+        return 0.0, 1.0
+    # Whole rows at one extreme value are a bound; an extreme of something unbounded is met once.
+    share = max(3.0, _ATOM * len(run))
+    low = low if low < high and np.sum(run.reward == low) >= share else -np.inf
+    high = high if low < high and np.sum(run.reward == high) >= share else np.inf
+    if np.isinf(low) and np.isinf(high):
+        return None
+    words = " and ".join(
+        f"{word} {value:g}" for word, value in (("not below", low), ("not above", high)) if np.isfinite(value)
+    )
+    notes.append(f"bounds: {words}, where many rows lie")
+    return low, high
 
 
 def forecast(
@@ -500,7 +516,8 @@ def forecast(
             as was seen. The prior of the timescales is in units of it.
         schedule: Factor on the learning rate as a function of the optimizer step, for the whole plan. By default that of the
             log, whose last rate or straight decay is taken to go on.
-        bounds: Lowest and highest possible reward; `"auto"` takes (0, 1) where all rewards lie within, `None` none.
+        bounds: Lowest and highest possible reward; `"auto"` takes (0, 1) where all rewards lie within, or else an extreme
+            value at which one row in twenty lies; `None` none.
 
     Returns:
         The forecast.
@@ -581,12 +598,9 @@ def _prepare(run: Run, steps, horizon, schedule, bounds):
         raise ForecastError(f"{run.name}: the horizon {end:g} lies before the last step seen, {last:g}")
     if at.min() < last:
         raise ForecastError(f"{run.name}: step {at.min():g} lies before the last step seen, {last:g}")
-    limits = _bounds(run, bounds)
-    if limits is not None:
-        if not limits[0] < limits[1]:
-            raise ForecastError(f"{run.name}: bounds must be a lower and a higher number, got {limits}")
-        if isinstance(bounds, str):
-            notes.append("bounds: rewards between 0 and 1, as all that were seen")
+    limits = _bounds(run, bounds, notes)
+    if limits is not None and not limits[0] < limits[1]:
+        raise ForecastError(f"{run.name}: bounds must be a lower and a higher number, got {limits}")
     time = _learning_rate_time(run, end, schedule, notes)
     scatter = float(np.ptp(run.reward))
     # A log that stands still says that noise is small, not that there is none.

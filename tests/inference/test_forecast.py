@@ -177,3 +177,27 @@ def test_steps_to_and_exceeding_agree_with_a_clear_course():
 def test_what_cannot_be_forecast_is_refused(rewards, arguments, words):
     with pytest.raises(ForecastError, match=words):
         jg.forecast(a_run(rewards), **arguments)
+
+
+def test_bounds_are_those_given_or_those_the_rewards_show():
+    generator = np.random.default_rng(4)
+    assert jg.forecast(rising(), horizon=90.0).bounds == (0.0, 1.0)
+    normal = generator.standard_normal(80)
+    assert jg.forecast(a_run(normal), horizon=90.0).bounds is None
+    floored = jg.forecast(a_run(np.maximum(normal, -1.0)), horizon=90.0)
+    assert floored.bounds == (-1.0, np.inf)
+    assert floored.quantile(0.001).min() >= -1.0
+    assert jg.forecast(a_run(normal), horizon=90.0, bounds=(-5.0, 5.0)).bounds == (-5, 5)
+
+
+def test_patience_wants_the_rule_to_hold_for_long():
+    """After a rise that has just ended the rule holds at the last row, but did not long before."""
+    steps = np.arange(160.0)
+    noise = 0.005 * np.random.default_rng(6).standard_normal(160)
+    run = a_run(0.2 + 0.6 * np.minimum(steps / 60.0, 1.0) + noise)
+    rule = dict(gain=0.05, within=30, chance=0.1, horizon=200.0)
+    assert jg.stop_rule(run, **rule).stop
+    patient = jg.stop_rule(run, patience=120, **rule)
+    assert not patient.stop and "of the last 120 rows" in patient.reason
+    with pytest.raises(ForecastError, match="patience"):
+        jg.stop_rule(run, patience=0)
