@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 import jaxgrpo as jg
 from jaxgrpo.errors import JaxgrpoError
+from jaxgrpo.inference import forecast as prior
 from jaxgrpo.inference.baselines import NormalMixture, carry_forward, fitted_curve
 from jaxgrpo.inference.forecast import _normal_cdf
 from jaxgrpo.inference.problem import noise_std
@@ -118,6 +119,50 @@ def interval(values: np.ndarray, families: np.ndarray) -> tuple[float, float]:
     return tuple(np.quantile(means, [0.05, 0.95]))
 
 
+def simulated(runs: int = 2000) -> str:
+    """Coverage on runs drawn from the model's own prior: 50 rows seen of 100, expected reward at the end."""
+    rng = np.random.default_rng(7)
+    u = np.arange(100.0) / 99.0
+    shapes = prior._shapes(u)
+    drawn, truth = [], []
+    for _ in range(runs):
+        gain = rng.choice(prior._GAIN) * (rng.choice(prior._UPWARDS) + rng.standard_normal())
+        gain *= rng.random() >= prior._LEVEL_ONLY
+        drift = rng.choice(prior._DRIFT, p=prior._DRIFT_PRIOR)
+        course = gain * shapes[:, rng.integers(shapes.shape[1])]
+        course = course + np.cumsum(np.sqrt(drift) * rng.standard_normal(100))
+        rows = np.arange(50.0)
+        drawn.append(jg.Run(rows, rows, (course + rng.standard_normal(100))[:50]))
+        truth.append(course[-1])
+    forecasts = jg.forecast_each(drawn, [99.0], bounds=None)
+    held = []
+    for level in (0.5, 0.8, 0.9, 0.95):
+        ends = np.array([f.interval(level) for f in forecasts])[..., 0]
+        held.append(f"{level:.0%}: {np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])):.1%}")
+    return f"Intervals on {runs} runs drawn from the model's own prior hold " + ", ".join(held) + "."
+
+
+def after_collapse(folder: Path, labels: Path) -> str:
+    """Error of forecasts made after the labelled onset of a failure, beside that of carrying forward."""
+    errors, carried, used = [], [], 0
+    for line in labels.read_text().splitlines()[1:]:
+        name, accepted, onset, certainty = line.split("\t")[:4]
+        if accepted == "healthy" or certainty != "clear" or not onset or not (folder / name).is_dir():
+            continue
+        try:
+            run = jg.read_run(folder / name)
+        except JaxgrpoError:
+            continue
+        start = np.searchsorted(run.logged_steps, float(onset)) / len(run)
+        scores = [judge(run, part) for part in np.arange(0.2, 0.9, 0.1) if part > start]
+        scores = [s for s in scores if s is not None and np.isfinite(s["error"])]
+        used += bool(scores)
+        if scores:
+            errors.append(np.mean([s["error"] for s in scores]))
+            carried.append(np.mean([s["carry error"] for s in scores]))
+    return f"After the onset of {used} labelled failures: error {np.mean(errors):.3f}, carrying forward {np.mean(carried):.3f}."
+
+
 def cost() -> str:
     """Time of forecasts of 300 rows, one by one and a hundred at once."""
     rng = np.random.default_rng(0)
@@ -140,6 +185,9 @@ def cost() -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument(
+        "--labels", type=Path, help="table of failures with their onsets: run, mode, step, certainty"
+    )
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     found = runs_of(arguments.folders)
@@ -170,6 +218,11 @@ def main(argv: list[str] | None = None) -> None:
             )
             for curve in CURVES:
                 print(f"| | | {curve}, least squares | {column(curve).mean():.3f} | | | | |")
+    print()
+    print(simulated())
+    if arguments.labels is not None:
+        print()
+        print(after_collapse(arguments.folders[0], arguments.labels))
     print()
     print(cost())
 

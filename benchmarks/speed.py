@@ -1,6 +1,6 @@
 """How long a fit takes, as ratios against named peers in one run.
 
-* `jaxgrpo fit` on a 105-point log, without and with a filled compilation cache, against
+* `jaxgrpo fit` on a 105-point log, without and with a filled compilation cache, and `jaxgrpo forecast`, against
   `python -c "import jax, diffrax, optimistix"`;
 * 100 fits of the mixed-difficulty model at once in Python (noise levels included) against SciPy's `least_squares` (the mean
   alone), run by run, with the same model in NumPy, the same starts and the same tolerance.
@@ -25,6 +25,7 @@ from scipy.optimize import least_squares
 import jaxgrpo as jg
 from jaxgrpo.inference.models import MODELS, specify, starting_points
 from jaxgrpo.inference.problem import make_problem
+from jaxgrpo.inference.state_space import NODES
 from jaxgrpo.theory.groups import normal_nodes
 
 TOLERANCE = 1e-4
@@ -46,7 +47,7 @@ def command_line(repeats: int) -> list[str]:
         {"step": int(s), "reward": float(r), "reward_std": 0.3, "loss": 0.0, "learning_rate": 1e-6}
         for s, r in zip(steps, rewards, strict=True)
     ]
-    imports, cold, warm = [], [], []
+    imports, cold, warm, ahead = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "trainer_state.json"
         log.write_text(json.dumps({"log_history": rows}))
@@ -56,13 +57,19 @@ def command_line(repeats: int) -> list[str]:
             cache = str(Path(folder) / str(i))
             cold.append(timed(command, XDG_CACHE_HOME=cache))
             warm.append(timed(command, XDG_CACHE_HOME=cache))
+            command_ahead = [*command[:3], "forecast", str(log), "--horizon", "200"]
+            ahead.append(timed(command_ahead, XDG_CACHE_HOME=cache))
     peer = np.median(imports)
     lines = []
-    for name, values, aim in (("cold", cold, "at most 3"), ("warm cache", warm, "at most 2")):
+    for name, values, aim in (
+        ("fit`, 105 points, cold", cold, "at most 3"),
+        ("fit`, 105 points, warm cache", warm, "at most 2"),
+        ("forecast`, 105 points", ahead, "at most 2"),
+    ):
         low, middle, high = np.quantile(np.asarray(values) / peer, [0.0, 0.5, 1.0])
         measured = f"{low:.1f} / {middle:.1f} / {high:.1f} times"
         against = "`import jax, diffrax, optimistix`"
-        lines.append(f"| `jaxgrpo fit`, 105 points, {name} | {against} | {measured} | {aim} |")
+        lines.append(f"| `jaxgrpo {name} | {against} | {measured} | {aim} |")
     return lines
 
 
@@ -81,7 +88,7 @@ def scipy_fit(run: jg.Run, settings: jg.Hyperparameters) -> float:
     specification = specify(MODELS["mixed_std"], problem)
     free = specification.free.copy()
     free[5:] = False
-    x, w = normal_nodes(21)
+    x, w = normal_nodes(NODES)
     z_grid = np.linspace(-16.0, 16.0, 1025)
     table = problem.observations.force[0, 0]
     horizon, momentum = float(problem.observations.horizon), 0.9

@@ -404,6 +404,13 @@ def _hyperparameters(
     if table.settings:
         base, more = _from_settings(framework or table.framework, table.settings, rate)
         notes += more
+        if base is not None and rate is not None:
+            configured = _scalar(base.learning_rate)
+            if configured is not None and configured > 0 and abs(np.log(rate / configured)) > 0.02:
+                notes.append(
+                    f"the settings' learning rate {configured:g} is not the largest one logged, {rate:g} (a warm-up that was "
+                    "cut off, or settings of another run): that of the settings is taken"
+                )
     known: dict[str, Any] = {name: value for name, value in table.known.items() if name in _FIELDS}
     if base is None and "learning_rate" not in known and rate is not None:
         known["learning_rate"] = rate
