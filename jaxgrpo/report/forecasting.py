@@ -49,6 +49,10 @@ def to_logged_steps(run: Run, steps: np.ndarray) -> np.ndarray:
     return np.interp(steps, run.steps, run.logged_steps) + beyond
 
 
+def _step(step: float) -> str:
+    return setting(float(round(float(step))))
+
+
 def _range(low: np.ndarray, high: np.ndarray, index: int) -> str:
     return interval(float(low[index]), float(high[index]))
 
@@ -69,9 +73,9 @@ def forecast_report(ahead: Ahead) -> list[Block]:
         if len(run) < len(ahead.whole)
         else f"{len(run)} rows seen"
     )
-    blocks: list[Block] = [Title(run.name, f"forecast from step {setting(run.logged_steps[-1])} on; {seen}")]
+    blocks: list[Block] = [Title(run.name, f"forecast from step {_step(run.logged_steps[-1])} on; {seen}")]
     median, (low, high), (half_low, half_high) = f.quantile(0.5), f.interval(0.9), f.interval(0.5)
-    picked = np.unique(np.linspace(0, f.steps.size - 1, _ROWS + 1).round().astype(int))
+    picked = sorted({round(i) for i in np.linspace(0, f.steps.size - 1, _ROWS + 1).tolist()})
     columns = [
         Column("step"),
         Column("expected reward\n(median)"),
@@ -80,7 +84,7 @@ def forecast_report(ahead: Ahead) -> list[Block]:
     ]
     rows = [
         [
-            setting(round(float(ahead.logged_steps[i]))),
+            _step(ahead.logged_steps[i]),
             number(float(median[i])),
             _range(half_low, half_high, i),
             _range(low, high, i),
@@ -95,7 +99,7 @@ def forecast_report(ahead: Ahead) -> list[Block]:
         ("plateau", f"{number(plateau.value)} {known}" if plateau.identified else f"not identified {known}")
     )
     logged = [float(v) for v in to_logged_steps(ahead.whole, np.array([when.value, when.lower, when.upper]))]
-    ways = f"step {setting(round(logged[0]))} {interval(*logged[1:])}"
+    ways = f"step {_step(logged[0])} [{_step(logged[1])}, {_step(logged[2])}]"
     pairs.append(
         ("90 % of the way to the end", ways if when.identified else "not identified: it may go no way at all")
     )
@@ -145,8 +149,8 @@ def forecasts_report(several: Sequence[Ahead]) -> list[Block]:
         low, high = f.interval(0.9)
         row = [
             name,
-            setting(f.run.logged_steps[-1]),
-            setting(round(float(ahead.logged_steps[-1]))),
+            _step(f.run.logged_steps[-1]),
+            _step(ahead.logged_steps[-1]),
             number(float(f.quantile(0.5)[-1])),
             _range(low, high, -1),
             number(f.plateau.value) if f.plateau.identified else "unknown",

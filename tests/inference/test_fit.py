@@ -395,7 +395,7 @@ def test_ringing_is_second_order_and_momentum_explains_it():
     assert run.reward.max() > 0.65
     fit = jg.fit(run)
     assert "Second order is clearly supported" in said(fit)
-    assert "is what the optimizer's momentum explains (9 steps)" in said(fit)
+    assert "is what the optimizer's momentum explains (9 steps" in said(fit)
     assert "No trend" not in said(fit)
     assert fit.comparison["second_order"] > fit.comparison["first_order"] + 10
 
@@ -428,11 +428,27 @@ def test_comparison_is_complete_and_in_order():
     fit = jg.fit(harmonic_run(15, MOMENTUM, 10.0))
     assert set(fit.comparison) == set(MODELS) == set(fit.models)
     assert list(fit.comparison.values()) == sorted(fit.comparison.values(), reverse=True)
-    assert fit.parameters == fit.models[fit.model].parameters
+    own = fit.models[fit.model].parameters
+    assert list(fit.parameters) == list(own)
+    shared = ("plateau", "initial_reward")
+    assert all(fit.parameters[name] == own[name] for name in own if name not in shared)
+    for name in shared:
+        # Averaged over the models: within all that they say, and not narrower than the narrowest.
+        each = [fit.models[model].parameters[name] for model in DYNAMIC]
+        averaged = fit.parameters[name]
+        assert averaged.value == own[name].value
+        assert min(e.lower for e in each) <= averaged.lower <= averaged.value
+        assert averaged.value <= averaged.upper <= max(e.upper for e in each)
+        assert averaged.upper - averaged.lower >= min(e.upper - e.lower for e in each)
     assert fit.model in DYNAMIC
     assert fit.title == MODELS[fit.model].title
     text = fit.summary()
     assert fit.title in text and "plateau" in text and all(sentence in text for sentence in fit.verdicts)
+
+
+def test_a_named_model_speaks_for_itself():
+    fit = jg.fit(harmonic_run(15, MOMENTUM, 10.0), model="second_order")
+    assert fit.parameters == fit.models["second_order"].parameters
 
 
 def test_r_squared_and_ceiling():
