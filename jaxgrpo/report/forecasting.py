@@ -49,7 +49,8 @@ def to_logged_steps(run: Run, steps: np.ndarray) -> np.ndarray:
     return np.interp(steps, run.steps, run.logged_steps) + beyond
 
 
-def _step(step: float) -> str:
+def _step(step: Any) -> str:
+    """A step of the log, which is a whole number to its reader."""
     return setting(float(round(float(step))))
 
 
