@@ -100,7 +100,7 @@ def scipy_fit(run: jg.Run, settings: jg.Hyperparameters) -> float:
         ceiling = specification.lower + (specification.upper - specification.lower) / (
             1.0 + np.exp(-theta[1])
         )
-        z, u = theta[0] + np.exp(theta[3]) * x, np.zeros(21)
+        z, u = theta[0] + np.exp(theta[3]) * x, np.zeros(NODES)
         gain = (1.0 - momentum) * np.exp(theta[2]) / horizon
         curve = np.empty(len(data))
         for n in range(len(data)):

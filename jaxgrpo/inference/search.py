@@ -191,7 +191,9 @@ def climb(
         candidate = np.where(done[..., None], current.parameters, current.parameters - move)
         proposed = _evaluate(candidate, specifications, observations, depth)
         better = (proposed.objective < current.objective) & ~done
-        gained = np.where(better, current.objective - proposed.objective, 0.0)
+        # Both may be infinite where a start is out of reach; that is no gain.
+        with np.errstate(invalid="ignore"):
+            gained = np.where(better, current.objective - proposed.objective, 0.0)
         done |= (better & (gained < _TOLERANCE)) | (damping > 1e8)
         current = Mode(*(_choose(better, new, old) for new, old in zip(proposed, current, strict=True)))
         damping = np.where(better, np.maximum(damping * 0.2, 1e-9), damping * 6.0 + 1e-6)
