@@ -2,8 +2,9 @@
 
 What is forecast is the mean reward of the last max(4, n/10) rows. Error is |median - realised|, CRPS the continuous ranked
 probability score; both over the range of the smoothed curve (moving mean over max(3, n/15)) plus the standard error of the
-noise. The known plan (horizon and logged learning rate) is given to all. Priors were chosen before the runs were split;
-families (by repository) alternate between two halves. Run as `python -m benchmarks.forecast FOLDER [FOLDER ...]`.
+noise. The known plan (horizon and logged learning rate) is given to all. The priors come from
+an earlier study of public runs, these among them; families (by repository) alternate between two halves.
+Run as `python -m benchmarks.forecast FOLDER [FOLDER ...]`.
 """
 
 import argparse

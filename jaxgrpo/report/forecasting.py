@@ -116,8 +116,8 @@ def forecast_report(ahead: Ahead) -> list[Block]:
     blocks += [Heading("In short"), Pairs(pairs)]
     blocks.append(
         Paragraph(
-            "Intervals are of the expected reward, without the noise of single batches; on public logs nine in ten of such "
-            "intervals held what came. Collapses and late rises come without warning: they are half of what is missed."
+            "Intervals are of the expected reward, without the noise of single batches; on public logs 87 to 90 % of the "
+            "90 % intervals held what came. Collapses and late rises come without warning: they are half of what is missed."
         )
     )
     return [*blocks, *tables.notes([*f.assumptions, *run.warnings])]
