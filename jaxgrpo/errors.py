@@ -15,3 +15,7 @@ class FitError(JaxgrpoError):
 
 class ForecastError(JaxgrpoError):
     """A run cannot be forecast as asked."""
+
+
+class SimulationError(JaxgrpoError):
+    """An ensemble cannot be simulated or stored as asked."""
