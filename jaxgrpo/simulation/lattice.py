@@ -141,7 +141,8 @@ class Lattice(AbstractRule):
             weight = 1.0 - momentum_power(jnp.asarray(self.beta2, z.dtype), t.astype(z.dtype) + 1.0)
             root = jnp.sqrt(moment / weight)
             gain, sigma = gain / root, sigma / root
-        update = c.momentum * state.update + gain * force + sigma * noise
+        push = jnp.broadcast_to(gain, noise.shape)[None] * force + (sigma * noise)[None]
+        update = c.momentum * state.update + push
         limit = largest(z.dtype)
         update = jnp.clip(update, -limit, limit)
         return LatticeState(jnp.clip(z + update, -limit, limit), update, refreshes, moment)
