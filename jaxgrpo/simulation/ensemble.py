@@ -136,10 +136,11 @@ def _tile(rule: AbstractRule, plan: Plan, words: Words, bounds, c: Configuration
     body = rule.body()
 
     def one(c: Configurations):
+        bound = rule.bind(c)
         direction = jnp.where(c.target >= c.initial_reward, 1.0, -1.0)
 
         def observe(state, seen: Seen) -> Seen:
-            x = jax.lax.stop_gradient(rule.reward(c, state))
+            x = jax.lax.stop_gradient(rule.reward(bound, state))
             reached = seen[0] | (direction * (x - c.target) >= 0)
             # Written so that what is not a number counts as diverged.
             return reached, seen[1] | ~(jnp.abs(x - c.plateau) <= c.bound)
@@ -149,14 +150,14 @@ def _tile(rule: AbstractRule, plan: Plan, words: Words, bounds, c: Configuration
             base = first // body
 
             def step(i, carry):
-                return rule.advance(c, words, paths, carry, base + i, first, last, observe)
+                return rule.advance(bound, words, paths, carry, base + i, first, last, observe)
 
             number = -(-last // body) - base if plan.bodies is None else plan.bodies
             carry = jax.lax.fori_loop(0, number, step, carry)
-            x = rule.reward(c, carry[0])
+            x = rule.reward(bound, carry[0])
             return carry, (_statistics(plan, x, carry[1], valid), x if plan.store else None)
 
-        state = rule.start(c, paths)
+        state = rule.start(bound, paths)
         none = jnp.zeros(paths.shape, bool)
         carry = (state, observe(state, (none, none)))
         return jax.lax.scan(jax.checkpoint(interval), carry, jnp.where(active, bounds, 0))[1]

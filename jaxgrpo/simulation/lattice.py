@@ -6,6 +6,8 @@ with $z_s$ the coordinates at the policy that made the rollouts and $f_t$ the fa
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -41,6 +43,20 @@ class LatticeState(eqx.Module):
     second_moment: Float[Array, " paths"] | None
 
 
+class Bound(NamedTuple):
+    """One configuration with its force prepared.
+
+    Attributes:
+        c: The configuration.
+        drive: Force on every coordinate of every path.
+        size: Square of the force at the start.
+    """
+
+    c: Configurations
+    drive: Callable[[State], State]
+    size: Scalar
+
+
 class Lattice(AbstractRule):
     """The update rule of the optimizer.
 
@@ -72,8 +88,15 @@ class Lattice(AbstractRule):
         """Two steps a body: one call of the generator gives two normals."""
         return 2
 
-    def start(self, c: Configurations, paths: UInt32[Array, " paths"]) -> LatticeState:
+    def bind(self, c: Configurations) -> Bound:
+        """The configuration with its force prepared."""
+        drive = self.force.bind(c.plateau, c.group_size, c.gain.dtype)
+        start = drive(self.force.initial_state(c.initial_reward, c.plateau).astype(c.gain.dtype))
+        return Bound(c, jax.vmap(drive, in_axes=-1, out_axes=-1), jnp.sum(start**2))
+
+    def start(self, bound: Bound, paths: UInt32[Array, " paths"]) -> LatticeState:
         """All paths at the initial reward, at rest."""
+        c = bound.c
         z = self.force.initial_state(c.initial_reward, c.plateau)
         z = jnp.broadcast_to(z[:, None], (z.size, paths.size)).astype(c.gain.dtype)
         return LatticeState(
@@ -83,13 +106,13 @@ class Lattice(AbstractRule):
             second_moment=None if self.beta2 is None else jnp.zeros(paths.size, z.dtype),
         )
 
-    def reward(self, c: Configurations, state: LatticeState) -> Float[Array, " paths"]:
+    def reward(self, bound: Bound, state: LatticeState) -> Float[Array, " paths"]:
         """Expected reward of each path's policy."""
-        return rewards(self.force, c, state.position)
+        return rewards(self.force, bound.c, state.position)
 
     def advance(
         self,
-        c: Configurations,
+        bound: Bound,
         words: Words,
         paths: UInt32[Array, " paths"],
         carry: tuple[LatticeState, Seen],
@@ -99,7 +122,7 @@ class Lattice(AbstractRule):
         observe: Observer,
     ) -> tuple[LatticeState, Seen]:
         """Steps `2 * body` and `2 * body + 1`, as far as they lie from `first` up to before `last`."""
-        state, seen = carry
+        (state, seen), c = carry, bound.c
         dtype = c.gain.dtype
         normals = None if self.reused else normal_pair(words, paths, body, dtype)
         for odd in (0, 1):
@@ -109,14 +132,13 @@ class Lattice(AbstractRule):
             else:
                 noise = normals[odd]
             active = (t >= first) & (t < last)
-            new = self._step(c, state, t, noise)
+            new = self._step(bound, state, t, noise)
             state = jax.tree.map(lambda a, b, active=active: jnp.where(active, a, b), new, state)
             seen = observe(state, seen)
         return state, seen
 
-    def _step(self, c: Configurations, state: LatticeState, t, noise) -> LatticeState:
-        z = state.position
-        drive = jax.vmap(self.force.bind(c.plateau, c.group_size, z.dtype), in_axes=-1, out_axes=-1)
+    def _step(self, bound: Bound, state: LatticeState, t, noise) -> LatticeState:
+        c, drive, z = bound.c, bound.drive, state.position
         acting, refreshes = z, state.refreshes
         if refreshes is not None:
             renewed = jnp.concatenate([z[None], refreshes[:-1]], axis=0)
@@ -135,7 +157,7 @@ class Lattice(AbstractRule):
             sigma = sigma * 2.0 * safe_sqrt(p * (1.0 - p))
         gain, moment = factor * c.gain, state.second_moment
         if self.beta2 is not None and moment is not None:
-            gradient = self._mean_square_gradient(c, force)
+            gradient = self._mean_square_gradient(bound, force)
             moment = self.beta2 * moment + (1.0 - self.beta2) * gradient
             # Bias correction of Adam: the moment over the weight that it has gathered after t + 1 steps.
             weight = 1.0 - momentum_power(jnp.asarray(self.beta2, z.dtype), t.astype(z.dtype) + 1.0)
@@ -147,12 +169,10 @@ class Lattice(AbstractRule):
         update = jnp.clip(update, -limit, limit)
         return LatticeState(jnp.clip(z + update, -limit, limit), update, refreshes, moment)
 
-    def _mean_square_gradient(self, c, force):
+    def _mean_square_gradient(self, bound: Bound, force):
         """Mean square gradient per parameter: its mean falls with the force, its batch noise stays."""
-        drive = self.force.bind(c.plateau, c.group_size, force.dtype)
-        start = drive(self.force.initial_state(c.initial_reward, c.plateau).astype(force.dtype))
-        size = jnp.sum(start**2)
-        return c.signal * jnp.sum(force**2, axis=0) / jnp.where(size > 0, size, 1.0) + c.batch_noise
+        size = jnp.where(bound.size > 0, bound.size, 1.0)
+        return bound.c.signal * jnp.sum(force**2, axis=0) / size + bound.c.batch_noise
 
 
 def largest(dtype) -> float:

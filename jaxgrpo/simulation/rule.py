@@ -32,17 +32,21 @@ class AbstractRule(eqx.Module):
         """Units of time that `advance` covers."""
 
     @abc.abstractmethod
-    def start(self, c: Configurations, paths: UInt32[Array, " paths"]) -> Any:
+    def bind(self, c: Configurations) -> Any:
+        """What the other methods need of one configuration, prepared once, before the loop."""
+
+    @abc.abstractmethod
+    def start(self, bound: Any, paths: UInt32[Array, " paths"]) -> Any:
         """State of the paths at the start."""
 
     @abc.abstractmethod
-    def reward(self, c: Configurations, state: Any) -> Float[Array, " paths"]:
+    def reward(self, bound: Any, state: Any) -> Float[Array, " paths"]:
         """Expected reward of the paths."""
 
     @abc.abstractmethod
     def advance(
         self,
-        c: Configurations,
+        bound: Any,
         words: Words,
         paths: UInt32[Array, " paths"],
         carry: tuple[Any, Seen],

@@ -6,6 +6,7 @@ with the time in optimizer steps, $f$ the factor of the schedule and $s$ the sha
 first-order equation $\gamma\,dz = g f F(z)\,dt + \sigma f s(z)\,dW$, not a stiff limit of the other.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import diffrax
@@ -76,14 +77,16 @@ class Drift(diffrax.AbstractTerm):
 
     Attributes:
         sde: The equation.
+        drive: Its force, prepared, so that no solver prepares it at every step.
     """
 
     sde: "OscillatorSDE"
+    drive: Callable[[Position], Position]
 
     def vf(self, t, y, args):
         """Rate of change of the state."""
         del args
-        return self.sde.drift(t, y)
+        return self.sde.drift(t, y, self.drive)
 
     def contr(self, t0, t1, **kwargs):
         """The time that passes."""
@@ -301,9 +304,23 @@ class OscillatorSDE(eqx.Module):
             function = jax.vmap(function, in_axes=-1, out_axes=-1)
         return function(position)
 
-    def drift(self, t: Any, y: State) -> State:
-        """Rate of change of the state at time `t`."""
+    def prepared_force(self) -> Callable[[Position], Position]:
+        """The force on the coordinates of one path, with what depends on the group size worked out."""
         drive = self.force.bind(self.plateau, self.group_size, self.gain.dtype)
+        return eqx.filter_closure_convert(drive, self.initial_state().position)
+
+    def drift(self, t: Any, y: State, drive: Callable[[Position], Position] | None = None) -> State:
+        """Rate of change of the state at time `t`.
+
+        Args:
+            t: Optimizer steps.
+            y: The state.
+            drive: What `prepared_force` returned, if it is at hand.
+
+        Returns:
+            Rates, in the form of the state.
+        """
+        drive = self.prepared_force() if drive is None else drive
         for _ in range(y.position.ndim - 1):
             drive = jax.vmap(drive, in_axes=-1, out_axes=-1)
         gain = self._factor(t) * self.gain
@@ -333,7 +350,7 @@ class OscillatorSDE(eqx.Module):
         Returns:
             Terms for `diffrax.diffeqsolve`, with `initial_state(paths)` as the state.
         """
-        return diffrax.MultiTerm(Drift(self), Diffusion(self, brownian))
+        return diffrax.MultiTerm(Drift(self, self.prepared_force()), Diffusion(self, brownian))
 
     def default_solver(self) -> diffrax.AbstractSolver:
         """ShARK for additive noise (strong order 1.5); otherwise Heun, or Euler where Itô's interpretation matters."""
@@ -464,21 +481,24 @@ class SDERule(AbstractRule):
         """One step a body: its two normals are the increment and its Lévy area."""
         return 1
 
-    def equation(self, c: Configurations) -> OscillatorSDE:
-        """The equation of one configuration."""
-        return leading_equation(c, self.force, self.schedule, self.noise_shape, self.first_order, self.lagged)
+    def bind(self, c: Configurations) -> tuple[OscillatorSDE, Drift]:
+        """The equation of one configuration, and its drift."""
+        equation = leading_equation(
+            c, self.force, self.schedule, self.noise_shape, self.first_order, self.lagged
+        )
+        return equation, Drift(equation, equation.prepared_force())
 
-    def start(self, c: Configurations, paths: UInt32[Array, " paths"]) -> State:
+    def start(self, bound: tuple[OscillatorSDE, Drift], paths: UInt32[Array, " paths"]) -> State:
         """All paths at the initial reward, at rest."""
-        return self.equation(c).initial_state((paths.size,))
+        return bound[0].initial_state((paths.size,))
 
-    def reward(self, c: Configurations, state: State) -> Float[Array, " paths"]:
+    def reward(self, bound: tuple[OscillatorSDE, Drift], state: State) -> Float[Array, " paths"]:
         """Expected reward of the paths."""
-        return self.equation(c).reward(state.position)
+        return bound[0].reward(state.position)
 
     def advance(
         self,
-        c: Configurations,
+        bound: tuple[OscillatorSDE, Drift],
         words: Words,
         paths: UInt32[Array, " paths"],
         carry: tuple[State, Seen],
@@ -488,12 +508,11 @@ class SDERule(AbstractRule):
         observe: Observer,
     ) -> tuple[State, Seen]:
         """One step of the solver."""
-        state, seen = carry
-        dtype = c.gain.dtype
-        equation = self.equation(c)
+        (state, seen), (equation, drift) = carry, bound
+        dtype = equation.gain.dtype
         step = jnp.asarray(1.0 / self.per_step, dtype)
         brownian = StepBrownianPath(words=words, paths=paths, start=jnp.zeros((), dtype), step=step)
-        terms = equation.terms(brownian)
+        terms = diffrax.MultiTerm(drift, Diffusion(equation, brownian))
         t0, t1 = body.astype(dtype) * step, (body + 1).astype(dtype) * step
         memory = self.solver.init(terms, t0, t1, state, None)
         new = self.solver.step(terms, t0, t1, state, None, memory, made_jump=False)[0]
