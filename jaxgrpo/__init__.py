@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxgrpo.errors import SimulationError as SimulationError
     from jaxgrpo.inference.fit import Fit as Fit
     from jaxgrpo.inference.fit import fit as fit
     from jaxgrpo.inference.fit import fit_each as fit_each
@@ -46,6 +47,7 @@ _HOMES = {
     "read_run": "jaxgrpo.logs.read",
     "read_runs": "jaxgrpo.logs.read",
     "Run": "jaxgrpo.logs.run",
+    "SimulationError": "jaxgrpo.errors",
     "OscillatorSDE": "jaxgrpo.simulation.sde",
     "Ensemble": "jaxgrpo.simulation.simulate",
     "simulate": "jaxgrpo.simulation.simulate",
