@@ -409,47 +409,62 @@ class OscillatorSDE(eqx.Module):
         Returns:
             Diffrax's solution.
         """
-        dtype = self.gain.dtype
         solver = self.default_solver() if solver is None else solver
-        start, end = jnp.zeros((), dtype), jnp.asarray(steps, dtype)
-        nodes = self.nodes if self.node_noise == "independent" else 1
+        adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+        each = None
         if tolerance is None:
             each = self.substeps() if substeps is None else substeps
-            step = jnp.asarray(1.0 / each, dtype)
-            numbers = jnp.arange(paths, dtype=jnp.uint32)
-            brownian = StepBrownianPath(
-                words=key_words(key), paths=numbers, start=start, step=step, nodes=nodes
-            )
-            controller, most = diffrax.ConstantStepSize(), int(np.ceil(steps * each)) + 1
-        else:
-            brownian = diffrax.VirtualBrownianTree(
-                start,
-                end,
-                tol=max(1e-4 * float(steps), 1e-3) * min(tolerance * 10.0, 1.0),
-                shape=jax.ShapeDtypeStruct((nodes, paths), dtype),
-                key=key,
-                levy_area=diffrax.SpaceTimeLevyArea,
-            )
-            controller = diffrax.PIDController(
-                rtol=tolerance, atol=1e-3 * tolerance, pcoeff=0.1, icoeff=0.3, dcoeff=0.0
-            )
-            step, most = jnp.asarray(0.1, dtype), max_steps
-        if saveat is None:
-            times = jnp.arange(0, int(steps) + 1).astype(dtype)
-            saveat = diffrax.SaveAt(ts=times, fn=lambda t, y, args: self.reward(y.position))
-        return diffrax.diffeqsolve(
-            self.terms(brownian),
-            solver,
+            max_steps = int(np.ceil(steps * each)) + 1
+        return _solve(self, key, steps, paths, each, tolerance, solver, saveat, adjoint, max_steps, throw)
+
+
+@eqx.filter_jit
+def _solve(
+    sde: OscillatorSDE, key, steps, paths, substeps, tolerance, solver, saveat, adjoint, max_steps, throw
+) -> diffrax.Solution:
+    """One program, compiled once for each shape, solver and number of steps."""
+    dtype = sde.gain.dtype
+    start, end = jnp.zeros((), dtype), jnp.asarray(steps, dtype)
+    nodes = sde.nodes if sde.node_noise == "independent" else 1
+    if tolerance is None:
+        step = jnp.asarray(1.0 / substeps, dtype)
+        brownian = StepBrownianPath(
+            words=key_words(key),
+            paths=jnp.arange(paths, dtype=jnp.uint32),
+            start=start,
+            step=step,
+            nodes=nodes,
+        )
+        controller = diffrax.ConstantStepSize()
+    else:
+        step = jnp.asarray(0.1, dtype)
+        brownian = diffrax.VirtualBrownianTree(
             start,
             end,
-            step,
-            self.initial_state((paths,)),
-            saveat=saveat,
-            stepsize_controller=controller,
-            adjoint=diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
-            max_steps=most,
-            throw=throw,
+            tol=max(1e-4 * float(steps), 1e-3) * min(tolerance * 10.0, 1.0),
+            shape=jax.ShapeDtypeStruct((nodes, paths), dtype),
+            key=key,
+            levy_area=diffrax.SpaceTimeLevyArea,
         )
+        controller = diffrax.PIDController(
+            rtol=tolerance, atol=1e-3 * tolerance, pcoeff=0.1, icoeff=0.3, dcoeff=0.0
+        )
+    if saveat is None:
+        times = jnp.arange(0, int(steps) + 1).astype(dtype)
+        saveat = diffrax.SaveAt(ts=times, fn=lambda t, y, args: sde.reward(y.position))
+    return diffrax.diffeqsolve(
+        sde.terms(brownian),
+        solver,
+        start,
+        end,
+        step,
+        sde.initial_state((paths,)),
+        saveat=saveat,
+        stepsize_controller=controller,
+        adjoint=adjoint,
+        max_steps=max_steps,
+        throw=throw,
+    )
 
 
 class SDERule(AbstractRule):

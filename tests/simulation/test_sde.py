@@ -30,7 +30,7 @@ def test_stationary_mean_and_covariance_are_those_of_the_closed_form(regime):
     own = oscillator(*REGIMES[regime])
     n = 8192
     sde = jg.OscillatorSDE(own)
-    state = sde.solve(120, paths=n, key=KEY, substeps=8, saveat=diffrax.SaveAt(t1=True)).ys
+    state = sde.solve(90, paths=n, key=KEY, substeps=8, saveat=diffrax.SaveAt(t1=True)).ys
     r, variance = np.asarray(state.position[0, 0], float), float(own.stationary_variance)
     assert abs(r.mean() - 0.8) < 3 * np.sqrt(variance / n)
     assert abs(r.var() / variance - 1) < 3 * np.sqrt(2 / n)
