@@ -195,12 +195,8 @@ def _on_several(rule, plan, words, bounds, c, starts, active, mesh):
 
 def _blocks(plan: Plan, c: Configurations) -> Configurations:
     """Configurations in blocks, the last one filled up with copies."""
-
-    def shape(x):
-        padded = jnp.concatenate([x, jnp.broadcast_to(x[-1:], (plan.blocks * plan.configurations - x.size,))])
-        return padded.reshape(plan.blocks, plan.configurations)
-
-    return jax.tree.map(shape, c)
+    places = np.arange(plan.blocks * plan.configurations).reshape(plan.blocks, plan.configurations)
+    return jax.tree.map(lambda x: x[np.minimum(places, x.size - 1)], c)
 
 
 def local_mesh(sharding: NamedSharding | Mesh | None) -> tuple[Mesh | None, int, int]:
@@ -272,7 +268,8 @@ def portions(
     needed = math.ceil(total / (devices * processes))
     each = max(min(most, math.ceil(needed / _PORTIONS)), 1)
     chunk = each * devices
-    blocks = _blocks(plan, c)
+    # As NumPy arrays: tiles are picked from them without a call of the device for each field.
+    blocks = _blocks(plan, jax.tree.map(np.asarray, c))
     bounds_ = jnp.asarray(bounds, jnp.int32)
     for first in range(0, total, chunk * processes):
         own = first + place * chunk + np.arange(chunk)
