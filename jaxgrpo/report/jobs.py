@@ -545,9 +545,10 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
 def _simulate(arguments: argparse.Namespace) -> Result:
     """Simulate a task, fitted to a log or described by options, under one or many settings."""
     from jaxgrpo.report import simulating
-    from jaxgrpo.report.scenarios import with_settings
+    from jaxgrpo.report.scenarios import with_inertia, with_settings
 
     names, combinations = _variants(arguments)
+    acting, inertial = None, []
     if arguments.logs is None:
         task, schedule, name, remarks = _task(arguments), None, "Simulated runs", []
         settings = [_checked(lambda c=changes: Hyperparameters(**c)) for changes in combinations]
@@ -561,10 +562,15 @@ def _simulate(arguments: argparse.Namespace) -> Result:
             task = dataclasses.replace(task, sharpness=arguments.sharpness)
         own = fitted.hyperparameters[0]
         settings = [_checked(lambda c=changes: with_settings(own, c)) for changes in combinations]
+        inertia = fitted.parameters.get("inertial_time")
+        if inertia is not None:
+            acting = [with_inertia(one, np.asarray(inertia.value)) for one in settings]
+            if "momentum" in names:
+                inertial.append(simulating.OWN_INERTIA)
         steps = arguments.steps or max(int(fitted.run.steps[-1]), 1)
         details = [f"Fitted: {fitted.title}."]
-        remarks = [simulating.OF_A_FIT, *fitted.warnings, *fitted.run.warnings]
-    study = _checked(lambda: simulating.simulate_all(arguments, settings, task, steps, schedule))
+        remarks = [*inertial, simulating.OF_A_FIT, *fitted.warnings, *fitted.run.warnings]
+    study = _checked(lambda: simulating.simulate_all(arguments, settings, acting, task, steps, schedule))
     varied = [n for n in names if n != "convention" and len({c[n] for c in combinations}) > 1]
     details.append(tables.settings_line(settings[0], without=varied))
     blocks = simulating.report(name, study, varied, details, remarks)

@@ -28,6 +28,10 @@ OF_A_FIT = (
     "The runs are of the fitted task at its most probable values: they scatter by the noise of the gradient alone, "
     "not by what the fit leaves open (predict and forecast show that)."
 )
+OWN_INERTIA = (
+    "The fitted model has its own inertia, which the simulated runs keep: another momentum changes the limits here, "
+    "but not the runs."
+)
 # A table longer than this is of no use; the JSON holds all.
 _MOST_ROWS = 40
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -53,6 +57,7 @@ class Study:
 def simulate_all(
     arguments: argparse.Namespace,
     settings: Sequence[Hyperparameters],
+    acting: Sequence[Hyperparameters] | None,
     task: Task,
     steps: int,
     schedule: Schedule | None,
@@ -62,6 +67,7 @@ def simulate_all(
     Args:
         arguments: The options of the command.
         settings: The settings.
+        acting: The settings with the inertia that was fitted, where the model has its own.
         task: The task.
         steps: Optimizer steps.
         schedule: Factor on the learning rate, or none.
@@ -73,9 +79,8 @@ def simulate_all(
     def single(x):
         return x.astype(jnp.float32) if eqx.is_inexact_array(x) else x
 
-    stacked = jax.tree.map(
-        lambda *leaves: jnp.stack([jnp.asarray(x, jnp.float32) for x in leaves]), *settings
-    )
+    moved = settings if acting is None else acting
+    stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), jnp.float32), *moved)
     start, end = float(task.initial_reward), float(task.plateau)
     ensemble = simulate(
         stacked,
@@ -94,6 +99,10 @@ def simulate_all(
         progress=sys.stderr.isatty(),
     )
     return Study(settings, task, ensemble, [assess(one, task) for one in settings])
+
+
+def _every(stride: float) -> str:
+    return "every step" if stride == 1 else f"every {setting(stride)} steps"
 
 
 def _share(share: float, error: float) -> str:
@@ -155,7 +164,7 @@ def report(
     legend = (
         f"{runs.paths} runs a setting, {setting(float(runs.steps[-1]))} optimizer steps, method {runs.method}. "
         f"± is one standard error. Target: reward {number(target)}; first passages are seen at every step and "
-        f"reported at the next of the records, {setting(stride)} steps apart. All settings see the same noise."
+        f"reported at the next of the records, {_every(stride)}. All settings see the same noise."
     )
     blocks: list[Block] = [
         Title(title),
