@@ -294,9 +294,10 @@ def build_parser() -> _Parser:
         description="Simulate ensembles of runs by the update rule itself: of a task fitted to a log,\n"
         "or of one that is given by --curvature, --plateau and --initial-reward.",
         epilog="examples:\n"
-        "  jaxgrpo simulate state.json --config grpo.yaml --group-size 4,16 --plot fan.png\n"
-        "  jaxgrpo simulate --curvature 2e4 --plateau 0.8 --rollout-noise 2e4 --steps 300 \\\n"
-        "    --learning-rate 1e-6:1e-4:log20 --refresh-interval 1:16:lin16 --plot map.png",
+        "  jaxgrpo simulate state.json --config grpo.yaml --group-size 4,16\n"
+        "  jaxgrpo simulate --curvature 2e4 --plateau 0.8 --rollout-noise 2e4 \\\n"
+        "    --steps 300 --learning-rate 1e-6:1e-4:log20 \\\n"
+        "    --refresh-interval 1:16:lin16 --plot map.png",
     )
     simulate.add_argument("logs", metavar="LOG", nargs="?", help=_LOG)
     simulate.add_argument(

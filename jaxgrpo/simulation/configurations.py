@@ -1,7 +1,7 @@
 """Several configurations as plain arrays: what the simulated rules need to know of hyperparameters and task."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxgrpo.theory.cycle import DEEPEST_TRACED_LAG
 from jaxgrpo.theory.forces import check_start
 from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.reduction import learning_rate_gain, step_noise
@@ -81,6 +82,47 @@ def known(value) -> bool:
     return not isinstance(value, Tracer)
 
 
+class Structure(NamedTuple):
+    """What of the rule some configurations need at all, as far as it is known when a program is compiled.
+
+    Attributes:
+        depth: Deepest async lag.
+        stale: Whether rollouts are ever older than the policy.
+        uncorrected: Whether all of the lag is left uncorrected, in every configuration.
+        reused: Whether mini-batches are ever used more than once.
+        first_order: Whether no configuration has momentum.
+    """
+
+    depth: int
+    stale: bool
+    uncorrected: bool
+    reused: bool
+    first_order: bool
+
+
+def structure(hyperparameters: Hyperparameters) -> Structure:
+    """Find out what the settings need, before anything is done to them: inside a transformation, operations hide values.
+
+    Args:
+        hyperparameters: The settings as the user gave them.
+
+    Returns:
+        The structure; a field that is traced is taken to need all.
+    """
+    h = hyperparameters
+    lag, k, rho, passes = h.async_lag, h.refresh_interval, h.staleness, h.epochs_per_rollout
+    depth = math.ceil(float(np.max(np.asarray(lag)))) if known(lag) else DEEPEST_TRACED_LAG
+    none_stale = known(rho) and bool(np.all(np.asarray(rho) == 0))
+    fresh = known(k) and known(lag) and bool(np.all(np.asarray(k) == 1) and np.all(np.asarray(lag) == 0))
+    return Structure(
+        depth=0 if none_stale or fresh else depth,
+        stale=not (none_stale or fresh),
+        uncorrected=known(rho) and bool(np.all(np.asarray(rho) == 1)),
+        reused=not (known(passes) and bool(np.all(np.asarray(passes) == 1))),
+        first_order=known(h.momentum) and bool(np.all(np.asarray(h.momentum) == 0)),
+    )
+
+
 def precision(hyperparameters: Hyperparameters, task: Task) -> jnp.dtype:
     """Precision of the inputs: that of the arrays among them, or JAX's default where there are plain numbers only."""
     leaves = [x for x in jax.tree.leaves((hyperparameters, task)) if eqx.is_inexact_array(x)]
@@ -88,9 +130,7 @@ def precision(hyperparameters: Hyperparameters, task: Task) -> jnp.dtype:
     return jnp.dtype(jnp.result_type(*explicit) if explicit else jnp.result_type(float))
 
 
-def broadcast(
-    hyperparameters: Hyperparameters, task: Task
-) -> tuple[Hyperparameters, Task, tuple[int, ...], jnp.dtype]:
+def broadcast(hyperparameters: Hyperparameters, task: Task) -> tuple[Hyperparameters, Task, tuple[int, ...]]:
     """Bring all numbers of the settings and of the task to one flat axis of configurations, and one precision.
 
     Args:
@@ -98,7 +138,7 @@ def broadcast(
         task: The task; its own fields may have the axes of the settings too, those of its force may not.
 
     Returns:
-        Settings and task with fields of shape `(configurations,)`, the shape before, and the precision.
+        Settings and task with fields of shape `(configurations,)` in one precision, and the shape before.
 
     Raises:
         ValueError: If the fields do not broadcast.
@@ -140,7 +180,7 @@ def broadcast(
         adam = (flat(task.adam.signal), flat(task.adam.noise))
         task = eqx.tree_at(lambda t: (t.adam.signal, t.adam.noise), task, adam)
     force = jax.tree.map(lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, task.force)
-    return hyperparameters, eqx.tree_at(lambda t: t.force, task, force), shape, dtype
+    return hyperparameters, eqx.tree_at(lambda t: t.force, task, force), shape
 
 
 def configurations(

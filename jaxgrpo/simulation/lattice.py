@@ -5,7 +5,6 @@ $$u_{t+1} = \mu u_t + g f_t [(1-\rho) F(z_t) + \rho F(z_s)] + \sigma f_t \vareps
 with $z_s$ the coordinates at the policy that made the rollouts and $f_t$ the factor of the schedule.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from jaxgrpo.simulation.configurations import Configurations, NoiseShape, known
+from jaxgrpo.simulation.configurations import Configurations, NoiseShape, Structure
 from jaxgrpo.simulation.noise import Words, normal_at, normal_pair
 from jaxgrpo.simulation.rule import AbstractRule, Observer, Seen
-from jaxgrpo.theory.cycle import DEEPEST_TRACED_LAG, lag_selector
+from jaxgrpo.theory.cycle import lag_selector
 from jaxgrpo.theory.forces import AbstractForce
 from jaxgrpo.theory.numerics import momentum_power, safe_sqrt
 from jaxgrpo.theory.schedules import Schedule
@@ -64,20 +63,14 @@ class Lattice(AbstractRule):
         force: Restoring force, shared by all configurations.
         schedule: Factor on the learning rate by step, or none.
         noise_shape: `"constant"`, or `"binary"` for a variance in proportion to $R(1-R)$ (as given at $R = 1/2$).
-        depth: Deepest async lag.
-        stale: Whether rollouts are ever older than the policy.
-        uncorrected: Whether all of the lag is left uncorrected, in every configuration.
-        reused: Whether mini-batches are ever used more than once.
+        structure: What of the rule the configurations need.
         beta2: Decay of Adam's second moment, if it is simulated.
     """
 
     force: AbstractForce
     schedule: Schedule | None = eqx.field(static=True)
     noise_shape: NoiseShape = eqx.field(static=True)
-    depth: int = eqx.field(static=True)
-    stale: bool = eqx.field(static=True)
-    uncorrected: bool = eqx.field(static=True)
-    reused: bool = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
     beta2: float | None = eqx.field(static=True)
 
     def units(self) -> int:
@@ -102,7 +95,9 @@ class Lattice(AbstractRule):
         return LatticeState(
             position=z,
             update=jnp.zeros_like(z),
-            refreshes=jnp.broadcast_to(z, (self.depth + 1, *z.shape)) if self.stale else None,
+            refreshes=jnp.broadcast_to(z, (self.structure.depth + 1, *z.shape))
+            if self.structure.stale
+            else None,
             second_moment=None if self.beta2 is None else jnp.zeros(paths.size, z.dtype),
         )
 
@@ -124,7 +119,7 @@ class Lattice(AbstractRule):
         """Steps `2 * body` and `2 * body + 1`, as far as they lie from `first` up to before `last`."""
         (state, seen), c = carry, bound.c
         dtype = c.gain.dtype
-        normals = None if self.reused else normal_pair(words, paths, body, dtype)
+        normals = None if self.structure.reused else normal_pair(words, paths, body, dtype)
         for odd in (0, 1):
             t = 2 * body + odd
             if normals is None:
@@ -143,10 +138,10 @@ class Lattice(AbstractRule):
         if refreshes is not None:
             renewed = jnp.concatenate([z[None], refreshes[:-1]], axis=0)
             refreshes = jnp.where(_is_refresh(c, t), renewed, refreshes)
-            selector = lag_selector(c.async_lag, self.depth)
-            acting = refreshes[0] if self.depth == 0 else jnp.tensordot(selector, refreshes, axes=1)
+            selector = lag_selector(c.async_lag, self.structure.depth)
+            acting = refreshes[0] if self.structure.depth == 0 else jnp.tensordot(selector, refreshes, axes=1)
         force = drive(acting)
-        if self.stale and not self.uncorrected:
+        if self.structure.stale and not self.structure.uncorrected:
             force = (1.0 - c.staleness) * drive(z) + c.staleness * force
         factor = jnp.ones((), z.dtype)
         if self.schedule is not None:
@@ -200,40 +195,3 @@ def _first_use(c: Configurations, t: Int[Array, ""]) -> Int[Array, ""]:
     batches = jnp.maximum(jnp.round(c.refresh_interval / c.epochs_per_rollout), 1.0)
     since = jnp.round(t.astype(start.dtype) - start)
     return (jnp.round(start) + jnp.mod(since, batches)).astype(jnp.int32)
-
-
-def lattice(
-    c: Configurations,
-    force: AbstractForce,
-    schedule: Schedule | None = None,
-    noise_shape: NoiseShape = "constant",
-    beta2: float | None = None,
-) -> Lattice:
-    """The update rule for some configurations, with what none of them needs left out.
-
-    Args:
-        c: The configurations.
-        force: Restoring force.
-        schedule: Factor on the learning rate by step.
-        noise_shape: As in `Lattice`.
-        beta2: Decay of Adam's second moment, to simulate it.
-
-    Returns:
-        The rule.
-    """
-    lag, k, rho, passes = (
-        jax.lax.stop_gradient(x) for x in (c.async_lag, c.refresh_interval, c.staleness, c.epochs_per_rollout)
-    )
-    depth = math.ceil(float(jnp.max(lag))) if known(lag) else DEEPEST_TRACED_LAG
-    none_stale = known(rho) and bool(jnp.all(rho == 0))
-    fresh = none_stale or (known(k) and known(lag) and bool(jnp.all((k == 1) & (lag == 0))))
-    return Lattice(
-        force=force,
-        schedule=schedule,
-        noise_shape=noise_shape,
-        depth=0 if fresh else depth,
-        stale=not fresh,
-        uncorrected=known(rho) and bool(jnp.all(rho == 1)),
-        reused=not (known(passes) and bool(jnp.all(passes == 1))),
-        beta2=beta2,
-    )

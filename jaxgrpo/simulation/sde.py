@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxgrpo.simulation.brownian import StepBrownianPath
-from jaxgrpo.simulation.configurations import Configurations, NoiseShape, check_noise_shape
+from jaxgrpo.simulation.configurations import Configurations, NoiseShape, Structure, check_noise_shape
 from jaxgrpo.simulation.lattice import largest
 from jaxgrpo.simulation.noise import Words, key_words
 from jaxgrpo.simulation.rule import AbstractRule, Observer, Seen
@@ -566,6 +566,7 @@ def leading_equation(
 
 def sde_rule(
     c: Configurations,
+    structure: Structure,
     force: AbstractForce,
     schedule: Schedule | None = None,
     noise_shape: NoiseShape = "constant",
@@ -575,6 +576,7 @@ def sde_rule(
 
     Args:
         c: The configurations; all with momentum, or all without.
+        structure: What of the rule they need.
         force: Restoring force.
         schedule: Factor on the learning rate by step.
         noise_shape: As in `OscillatorSDE`.
@@ -587,11 +589,7 @@ def sde_rule(
         ValueError: If the first-order equation does not exist, or too many steps were needed.
     """
     concrete = all(is_concrete(x) for x in jax.tree.leaves(c))
-    first_order = is_concrete(c.momentum) and bool(jnp.all(c.momentum == 0))
-    timing = (c.staleness, c.refresh_interval, c.async_lag)
-    fresh = all(map(is_concrete, timing)) and bool(
-        jnp.all((c.staleness == 0) | ((c.refresh_interval == 1) & (c.async_lag == 0)))
-    )
+    first_order = bool(jnp.all(c.momentum == 0)) if concrete else structure.first_order
     if not concrete and substeps is None:
         raise ValueError("inside a transformation the steps of the solver must be given: substeps=2, say")
     if concrete:
@@ -609,4 +607,4 @@ def sde_rule(
         solver = diffrax.ShARK()
     else:
         solver = diffrax.Euler() if first_order else diffrax.Heun()
-    return SDERule(force, solver, schedule, noise_shape, first_order, not fresh, int(substeps or 1))
+    return SDERule(force, solver, schedule, noise_shape, first_order, structure.stale, int(substeps or 1))

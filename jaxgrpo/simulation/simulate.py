@@ -20,6 +20,7 @@ from jaxgrpo.simulation.configurations import (
     broadcast,
     check_noise_shape,
     configurations,
+    structure,
 )
 from jaxgrpo.simulation.ensemble import (
     Meter,
@@ -29,7 +30,7 @@ from jaxgrpo.simulation.ensemble import (
     portions,
     traced_moments,
 )
-from jaxgrpo.simulation.lattice import lattice
+from jaxgrpo.simulation.lattice import Lattice
 from jaxgrpo.simulation.noise import key_words
 from jaxgrpo.simulation.rule import AbstractRule
 from jaxgrpo.simulation.sde import sde_rule
@@ -243,16 +244,17 @@ def simulate(
     if substeps is not None and (method != "sde" or substeps < 1):
         raise ValueError("substeps is a whole number above 0 and goes with method='sde'")
     at = recorded_steps(steps, record)
-    hyperparameters, task, shape, dtype = broadcast(hyperparameters, task)
+    needs = structure(hyperparameters)
+    hyperparameters, task, shape = broadcast(hyperparameters, task)
     c = configurations(hyperparameters, task, target, bound, adam_beta2 is not None)
     words = key_words(key)
     options = _Options(at, tuple(quantiles), paths, save, save_format, memory, sharding, progress)
 
     def run(c: Configurations) -> Moments:
         if method == "exact":
-            rule = lattice(c, task.force, schedule, noise_shape, adam_beta2)
+            rule = Lattice(task.force, schedule, noise_shape, needs, adam_beta2)
         else:
-            rule = sde_rule(c, task.force, schedule, noise_shape, substeps)
+            rule = sde_rule(c, needs, task.force, schedule, noise_shape, substeps)
         return _moments(rule, c, words, options)
 
     moments = run(c) if method == "exact" else _by_order(run, c, save)
