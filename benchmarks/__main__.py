@@ -8,7 +8,7 @@ import contextlib
 import io
 from pathlib import Path
 
-from benchmarks import calibration, forecast, real_logs, speed
+from benchmarks import calibration, forecast, real_logs, simulation, speed
 
 
 def captured(function, arguments: list[str]) -> str:
@@ -26,6 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     parts = ["# Benchmarks", "Made by `python -m benchmarks`."]
     parts += ["## Speed", captured(speed.main, [])]
+    parts += ["## Simulation", captured(simulation.main, ["--memory"])]
     parts += ["## Coverage of the fit's 90 % intervals", captured(calibration.main, [])]
     if arguments.logs is not None:
         parts += ["## Public training logs", captured(real_logs.main, [str(arguments.logs)])]
