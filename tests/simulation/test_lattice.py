@@ -7,7 +7,6 @@ from simulation_reference import linear_moments, update_rule
 import jaxgrpo as jg
 from jaxgrpo.simulation.noise import key_words, normal_at
 from jaxgrpo.simulation.storage import read_chunks
-from jaxgrpo.theory.forces import drive
 from jaxgrpo.theory.groups import normal_nodes
 from jaxgrpo.theory.reduction import learning_rate_gain, step_noise
 
@@ -80,7 +79,7 @@ def test_paths_follow_the_update_rule_number_by_number(name, tmp_path, x64):
 
 
 def test_mixed_prompts_share_the_noise_and_binary_noise_follows_the_reward(tmp_path, x64):
-    force = jg.MixedDifficulty(jnp.float64(1.2), nodes=5)
+    force = jg.MixedDifficulty(jnp.float64(1.2), "mean", nodes=5)
     task = jg.Task(jnp.float64(2.0), 0.9, 0.3, rollout_noise=3.0, force=force)
     settings = jg.Hyperparameters(jnp.float64(0.3), group_size=4)
     rewards = stored(tmp_path / "runs", settings, task, 12, 2, noise_shape="binary")
@@ -95,7 +94,7 @@ def test_mixed_prompts_share_the_noise_and_binary_noise_follows_the_reward(tmp_p
             gain=float(learning_rate_gain(settings, task)) * 2.0,
             sigma=float(step_noise(settings, task)),
             momentum=0.9,
-            drive=lambda z: np.asarray(drive(force, jnp.asarray(z), 0.9, jnp.float64(4.0))),
+            drive=lambda z: 0.75 / (2.0 + np.exp(z) + np.exp(-z)),
             start=np.asarray(force.initial_state(jnp.float64(0.3), jnp.float64(0.9))),
             normals=normals(path, 12),
             spread=lambda z: 2.0 * np.sqrt(reward(z) * (1.0 - reward(z))),
