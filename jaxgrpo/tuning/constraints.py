@@ -20,8 +20,9 @@ from jaxgrpo.theory.hyperparameters import Hyperparameters
 from jaxgrpo.theory.reduction import learning_rate_gain
 from jaxgrpo.theory.task import Task
 
+# Where the critical stiffness of runs with async lag, or with part of the lag corrected, is tabulated.
 _MOMENTA = 1.0 - np.geomspace(1.0, 0.002, 13)
-_INTERVALS = np.geomspace(1.0, 128.0, 15)
+_INTERVALS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128])
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Constraints:
         beyond_stable: Largest share of the stability limit over the largest that a run has shown to be stable. A curvature
             read off a reward curve bounds the stable range from above only, so that without a measured sharpness what runs
             have survived is the better witness. `None` for no limit.
+        beyond_noise: Largest gradient noise (learning rate over batch, the temperature's dependence on the settings) over the
+            largest that was run. A reward curve does not tell gradient noise from that of the batches, so that what smaller
+            batches do is known only as far as runs have gone. `None` for no limit.
         damping_ratio: Least damping ratio (to leading order); `None` for no limit.
         largest_batch: Most completions in one optimizer step; `None` for no limit.
 
@@ -44,6 +48,7 @@ class Constraints:
     stability_probability: float = 0.99
     rate_extrapolation: float | int | None = 3.0
     beyond_stable: float | int | None = 3.0
+    beyond_noise: float | int | None = 3.0
     damping_ratio: float | int | None = None
     largest_batch: float | int | None = None
 
@@ -52,7 +57,7 @@ class Constraints:
             raise TuneError(
                 f"stability_probability must lie in [0.5, 1), got {self.stability_probability}; 0.99 is usual"
             )
-        for name in ("rate_extrapolation", "beyond_stable", "damping_ratio", "largest_batch"):
+        for name in ("rate_extrapolation", "beyond_stable", "beyond_noise", "damping_ratio", "largest_batch"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise TuneError(f"{name} must be above 0, or None for no limit; got {value}")
@@ -66,8 +71,8 @@ class Limits(eqx.Module):
         critical: Table of the log of the critical stiffness, momenta by intervals; empty where the closed form holds.
         largest_rate: Largest learning rate that the measurements reach.
         shown: Largest product of step factor and learning rate, over the critical stiffness, that may be used.
+        noisiest: Largest learning rate over batch that may be used.
         damping_ratio: Least damping ratio, 0 for none.
-        mean_lag_factor: Staleness, and async lag, for the leading-order damping.
         probability: Least share of draws that must be stable.
     """
 
@@ -75,6 +80,7 @@ class Limits(eqx.Module):
     critical: Float[Array, "momenta intervals"]
     largest_rate: Float[Array, ""]
     shown: Float[Array, ""]
+    noisiest: Float[Array, ""]
     damping_ratio: Float[Array, ""]
     probability: float = eqx.field(static=True)
 
@@ -114,23 +120,67 @@ def make_limits(
     rho, lag = float(one.staleness), float(one.async_lag)
     table = np.zeros((0, 0))
     if rho != 1.0 or lag != 0.0:
-        grid = [np.asarray(critical_stiffness(m, _INTERVALS, rho, lag)) for m in _MOMENTA]
-        table = np.log(np.minimum(np.stack(grid), 1e4))
+        table = np.log(
+            [[_critical_by_powers(m, int(k), rho, round(lag)) for k in _INTERVALS] for m in _MOMENTA]
+        )
     limits = Limits(
         flat,
         jnp.asarray(table, flat.curvature.dtype),
+        jnp.asarray(np.inf),
         jnp.asarray(np.inf),
         jnp.asarray(np.inf),
         jnp.asarray(float(constraints.damping_ratio or 0.0)),
         constraints.stability_probability,
     )
     known = [h for h in runs if float(h.learning_rate) > 0]
-    largest, shown = np.inf, np.inf
+    largest, shown, noisiest = np.inf, np.inf, np.inf
     if constraints.rate_extrapolation is not None and known:
         largest = constraints.rate_extrapolation * max(float(h.learning_rate) for h in known)
     if constraints.beyond_stable is not None and sharpness is None and known:
         shown = constraints.beyond_stable * max(float(_share(h, limits)) for h in known)
-    return eqx.tree_at(lambda x: (x.largest_rate, x.shown), limits, (jnp.asarray(largest), jnp.asarray(shown)))
+    if constraints.beyond_noise is not None and known:
+        noisiest = constraints.beyond_noise * max(float(_temperature(h)) for h in known)
+    found = tuple(jnp.asarray(value) for value in (largest, shown, noisiest))
+    return eqx.tree_at(lambda x: (x.largest_rate, x.shown, x.noisiest), limits, found)
+
+
+def _critical_by_powers(momentum: float, interval: int, staleness: float, lag: int) -> float:
+    """Smallest stiffness at which a cycle with lag is unstable, from powers of the matrix of one step."""
+
+    def radius(h):
+        h = np.atleast_1d(h)
+        step = np.zeros((len(h), 3, 3))
+        step[:, 0] = np.stack(
+            [1.0 - h * (1.0 - staleness), np.full_like(h, momentum), -h * staleness], axis=-1
+        )
+        step[:, 1] = step[:, 0] - np.array([1.0, 0.0, 0.0])
+        step[:, 2, 2] = 1.0
+        power = np.linalg.matrix_power(step, interval)
+        size = 2 + lag
+        cycle = np.zeros((len(h), size, size))
+        cycle[:, :2, :2] = power[:, :2, :2]
+        cycle[:, :2, 0 if lag == 0 else size - 1] += power[:, :2, 2]
+        for i in range(2, size):
+            cycle[:, i, 0 if i == 2 else i - 1] = 1.0
+        return np.abs(np.linalg.eigvals(cycle)).max(axis=-1)
+
+    low = 1e-3 * (1.0 - momentum) / (interval * (1 + lag)) ** 2
+    grid = np.geomspace(low, 1e2, 300)
+    with np.errstate(all="ignore"):
+        values = radius(grid)
+    unstable = np.flatnonzero(~(values < 1.0))
+    if not len(unstable) or unstable[0] == 0:
+        return 1e2 if not len(unstable) else low
+    low, high = grid[unstable[0] - 1], grid[unstable[0]]
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if radius(middle)[0] < 1.0 else (low, middle)
+    return float(low)
+
+
+def _temperature(h: Hyperparameters) -> Float[Array, ""]:
+    r"""How the variance from gradient noise depends on the settings, $c\eta / ((1-\mu) B G)$ to leading order."""
+    return h.dampening * h.learning_rate / ((1.0 - h.momentum) * h.rollouts_per_step)
 
 
 def log_critical(hyperparameters: Hyperparameters, limits: Limits) -> Float[Array, ""]:
@@ -185,14 +235,13 @@ def largest_rate(hyperparameters: Hyperparameters, limits: Limits) -> Float[Arra
     """
     h = eqx.tree_at(lambda x: x.learning_rate, hyperparameters, jnp.ones_like(hyperparameters.momentum))
     critical = log_critical(h, limits)
-    rates = _critical_log_rates(
-        h, limits.tasks, jnp.minimum(critical, _log_damped(h, limits.damping_ratio))
-    )
+    rates = _critical_log_rates(h, limits.tasks, jnp.minimum(critical, _log_damped(h, limits.damping_ratio)))
     count = rates.shape[0]
     index = int(np.floor((1.0 - limits.probability) * count + 1e-9))
     by_posterior = jnp.exp(jnp.sort(rates)[index])
     by_shown = limits.shown * jnp.exp(critical) / h.dampening
-    return jnp.minimum(jnp.minimum(by_posterior, by_shown), limits.largest_rate)
+    by_noise = limits.noisiest / _temperature(h)
+    return jnp.minimum(jnp.minimum(by_posterior, by_shown), jnp.minimum(by_noise, limits.largest_rate))
 
 
 def _critical_log_rates(h, tasks: Task, log_stiffness):
@@ -254,6 +303,8 @@ def binding(hyperparameters: Hyperparameters, limits: Limits) -> str | None:
         return "the largest step beyond the learning rates that were run"
     if rate >= 0.985 * float(limits.shown * jnp.exp(log_critical(h, limits)) / h.dampening):
         return "the largest step beyond what runs have shown to be stable"
+    if float(_temperature(h)) >= 0.985 * float(limits.noisiest):
+        return "the most gradient noise (learning rate over batch) beyond what was run"
     if rate >= 0.985 * float(largest_rate(h, limits)):
         asked = float(limits.damping_ratio) > 0
         return "the damping ratio asked for, or stability" if asked else "the probability of stability"

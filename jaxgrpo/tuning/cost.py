@@ -116,7 +116,9 @@ def prices_from_run(run: Run, hyperparameters: Hyperparameters) -> tuple[Prices,
         if synchronisation is None:
             # What a step takes beyond generation and training belongs to the rollouts as far as it is known.
             synchronisation = 0.05 * (generation + update)
-            notes.append("the log has no timing of a synchronisation: 5 % of generation and training is assumed")
+            notes.append(
+                "the log has no timing of a synchronisation: 5 % of generation and training is assumed"
+            )
         if whole is not None:
             rest = max(whole - generation - update - synchronisation, 0.0)
             generation += rest

@@ -490,7 +490,9 @@ def course(
             vector = [z - acting, u, *(old - acting for old in history)]
             power = _many_cycles_deep if depth else _many_cycles
             moved = power(matrix, constant, vector, doublings)
-            earlier = [jnp.where(count >= 0, acting + old, was) for old, was in zip(moved[2:], history, strict=True)]
+            earlier = [
+                jnp.where(count >= 0, acting + old, was) for old, was in zip(moved[2:], history, strict=True)
+            ]
             state = (acting + moved[0], moved[1], earlier, covariance)
             return state, task.force.reward(state[0], task.plateau)
 
@@ -611,6 +613,7 @@ def costs_to_reach(course: Course, target: Float[Array, ""] | float) -> Float[Ar
     way = jnp.where(distance[:, 0] > 0, distance[:, 0], 1.0)
     missing = jnp.maximum(distance[:, -1], 0.0) / way
     never = course.cost[-1] * (1.0 + missing)
-    return jnp.where(reached[:, 0], 0.0, jnp.where(jnp.any(reached, axis=1), crossing, never)) + 1e-9 * (
-        course.cost[-1]
+    return (
+        jnp.where(reached[:, 0], 0.0, jnp.where(jnp.any(reached, axis=1), crossing, never))
+        + 1e-9 * (course.cost[-1])
     )

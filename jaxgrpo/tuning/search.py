@@ -272,6 +272,9 @@ class Found:
         converged: Whether that, and the gradient, are small.
         violation: By how much constraints are broken, in logarithm of the learning rate.
         starts: How many starts were tried, and how many ended within a thousandth of the best.
+        position: Unconstrained coordinates.
+        lower: Lower ends of the ranges, whole numbers held at their values.
+        upper: Upper ends.
     """
 
     values: dict[str, float]
@@ -282,6 +285,9 @@ class Found:
     converged: bool
     violation: float
     starts: tuple[int, int]
+    position: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
 
 
 def halton(count: int, dimensions: int) -> np.ndarray:
@@ -308,8 +314,8 @@ def find(
     *,
     headroom: float = 1.0,
     admissible: Mapping[str, np.ndarray] | None = None,
-    screened: int = 48,
-    iterations: int = 60,
+    screened: int = 36,
+    iterations: int = 40,
     start: Mapping[str, float] | None = None,
 ) -> Found:
     """Search one budget.
@@ -345,6 +351,7 @@ def find(
     near = int(np.sum(climbed.value > climbed.value[best] - 1e-3 * scale))
     real_value = float(climbed.value[best])
     outcome, index = climbed, best
+    ends = (lower, upper)
     whole = [name for name in free if name in WHOLE]
     if whole:
         choices = _whole_choices(climbed, best, problem, ranges, admissible or {})
@@ -358,8 +365,9 @@ def find(
         # A look at all of them, then a climb from the most promising.
         seen = climb(points, problem, 1) if len(choices) > BATCH else None
         kept = np.arange(len(choices)) if seen is None else np.argsort(-seen.value)[:BATCH]
-        outcome = climb(Point(*(leaf[kept] for leaf in points)), problem, max(iterations // 2, 8))
+        outcome = climb(Point(*(leaf[kept] for leaf in points)), problem, max((2 * iterations) // 5, 8))
         index = int(np.argmax(outcome.value))
+        ends = (lows[kept[index]], highs[kept[index]])
     gradient = dict(zip(free, outcome.gradient[index].tolist(), strict=True))
     values = dict(zip(COORDINATES, outcome.values[index].tolist(), strict=True))
     for name in whole:
@@ -371,9 +379,12 @@ def find(
         real_value=real_value,
         gradient=gradient,
         late_gain=late,
-        converged=bool(late < 1e-3) and np.isfinite(real_value),
+        converged=bool(late < 1e-3 and np.isfinite(real_value)),
         violation=float(outcome.violation[index]),
         starts=(len(looked.value), near),
+        position=outcome.position[index],
+        lower=ends[0],
+        upper=ends[1],
     )
 
 
