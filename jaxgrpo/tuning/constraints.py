@@ -8,7 +8,6 @@ $h = c\,\eta_0 (\eta/\eta_0)^a \kappa$ is below $h_{crit}(\mu, K)$.
 from dataclasses import dataclass
 
 import equinox as eqx
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -201,7 +200,7 @@ def log_critical(hyperparameters: Hyperparameters, limits: Limits) -> Float[Arra
     )
     i = jnp.clip(jnp.floor(x).astype(jnp.int32), 0, len(_MOMENTA) - 2)
     j = jnp.clip(jnp.floor(y).astype(jnp.int32), 0, len(_INTERVALS) - 2)
-    a, b = x - i, y - j
+    a, b = x - i.astype(x.dtype), y - j.astype(y.dtype)
     low = table[i, j] + b * (table[i, j + 1] - table[i, j])
     high = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
     return low + a * (high - low)

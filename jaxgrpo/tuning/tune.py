@@ -131,6 +131,8 @@ class Recommendation:
         found: Diagnostics of the search.
         gain: What the recommendation gains over the settings that were run: of the reward in parts of the way from start to
             plateau, of the cost in its logarithm.
+        problem: The search, for a closer look.
+        ranges: Ranges of its coordinates.
         notes: Where prices, budget and target come from.
         certificate: Objective of the best point of an exhaustive grid less the recommendation's, if it was asked for.
     """
@@ -156,6 +158,8 @@ class Recommendation:
     found: Found | None
     certificate: float | None = None
     gain: float = 0.0
+    problem: Problem | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def to_framework(self, name: str) -> dict[str, Any]:
@@ -307,7 +311,8 @@ def _tune(
     warmup, final_rate = _schedule_shape(fit, index)
     if (warmup, final_rate) != (0.0, 1.0):
         notes.append(
-            f"the run's learning-rate schedule is kept as a linear one: warm-up {warmup:.0%}, end at {final_rate:.0%} of the peak"
+            f"the run's learning-rate schedule is kept as a linear one: warm-up {warmup:.0%}, end at {final_rate:.0%} of "
+            "the peak"
         )
     base = _double(design_of(current, warmup, final_rate))
     inertia = fit.inertial_time if fit is not None else None
@@ -437,6 +442,8 @@ def _tune(
         found=found,
         certificate=certificate,
         gain=gain,
+        problem=problem,
+        ranges=ranges,
         notes=notes,
     )
 
@@ -838,8 +845,8 @@ def _caveats(fit, h, current, limits, constraints, sharpness, inertia, ranges, l
     factor = float(h.learning_rate) / float(current.learning_rate)
     if sharpness is None:
         lines.append(
-            "a direction much stiffer than the one in which the reward rises: the curvature of a reward curve bounds the stable "
-            "range from above only"
+            "a direction much stiffer than the one in which the reward rises: the curvature of a reward curve bounds the "
+            "stable range from above only"
             + (
                 f"; the advice uses up to {constraints.beyond_stable:g} times the share of the limit that runs have survived"
                 if constraints.beyond_stable is not None
@@ -854,8 +861,8 @@ def _caveats(fit, h, current, limits, constraints, sharpness, inertia, ranges, l
             )
         else:
             lines.append(
-                f"a force that does not grow with the learning rate as assumed (one rate was run; the recommended one is {factor:.3g} "
-                "times as large; the bands hold an exponent of 1, a factor of 1.6 either way)"
+                "a force that does not grow with the learning rate as assumed (one rate was run; the recommended one is "
+                f"{factor:.3g} times as large; the bands hold an exponent of 1, a factor of 1.6 either way)"
             )
     if inertia is not None and "momentum" in ranges:
         lines.append("the model has its own inertia: momentum changes the margin here, not the course")

@@ -1,0 +1,137 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jaxgrpo as jg
+from jaxgrpo.errors import TuneError
+from jaxgrpo.tuning.search import Point, climb
+
+H = jg.Hyperparameters(1e-6, momentum=0.9, group_size=8, prompts_per_step=16, refresh_interval=2)
+
+
+def _run(curvature=6e4, rows=30, noise=0.01, rate=1e-6, seed=0):
+    """A run of a task that is known, as a log would have it."""
+    h = dataclasses.replace(H, learning_rate=rate)
+    steps = 2.0 * np.arange(rows)
+    task = jg.Task(curvature, 0.8, 0.2, force=jg.Softmax("std"))
+    mean = np.asarray(jg.predict(h, task, steps).mean)
+    reward = mean + noise * np.random.default_rng(seed).standard_normal(rows)
+    return jg.Run(steps, steps, reward.astype(float), hyperparameters=h)
+
+
+@pytest.fixture(scope="module")
+def advice():
+    fit = jg.fit(_run())
+    return fit, jg.tune(fit, certify=8)
+
+
+def test_advice_gains_within_its_constraints(advice):
+    fit, a = advice
+    assert a.supported and a.found is not None and a.found.converged
+    rate, own = float(a.hyperparameters.learning_rate), float(H.learning_rate)
+    assert own < rate <= 3.0 * own * (1 + 1e-6)
+    assert a.recommended.stable >= 0.99 and a.recommended.margin[1] > 0
+    assert a.recommended.reward[0] > a.current.reward[0] + 0.005
+    for name in ("group_size", "refresh_interval", "prompts_per_step"):
+        assert float(getattr(a.hyperparameters, name)) == round(float(getattr(a.hyperparameters, name)))
+    # The budget is kept: what the steps cost, counted from the settings.
+    spent = a.recommended.steps * float(a.prices.per_step(a.hyperparameters))
+    np.testing.assert_allclose(spent, a.budget, rtol=1e-6)
+    # No point of an exhaustive grid is better by more than a thousandth of the way.
+    assert a.certificate is not None and a.certificate < 1e-3 * 0.6
+
+
+def test_predicted_course_is_that_of_predict(advice):
+    fit, a = advice
+    with jax.enable_x64(True):
+        expected = jg.predict(a.current.hyperparameters, fit.task, a.predicted_current.steps).mean
+    np.testing.assert_allclose(a.predicted_current.mean, np.asarray(expected), atol=1e-3)
+    assert np.all(a.predicted.lower <= a.predicted.mean) and np.all(a.predicted.mean <= a.predicted.upper)
+
+
+def test_frontier_rises_with_what_may_be_spent_and_used(advice):
+    _, a = advice
+    assert a.frontier is not None
+    assert np.all(np.diff(a.frontier.outcome) > -1e-4)
+    assert np.all(np.diff(a.frontier.outcome_by_headroom) > -1e-4)
+    middle = int(np.argmin(np.abs(a.frontier.budget - a.budget)))
+    assert a.frontier.outcome[middle] == pytest.approx(a.found.value, abs=2e-3)
+
+
+def test_gradient_of_the_search_is_that_of_differences(advice):
+    problem, found = advice[1].problem, advice[1].found
+    with jax.enable_x64(True):
+        free = len(problem.free)
+        position = np.full((1, free), 0.3)
+        step = 1e-5
+        moves = np.concatenate(
+            [position, *(position + step * s * np.eye(free)[[i]] for i in range(free) for s in (1, -1))]
+        )
+        tile = lambda row: np.tile(row, (len(moves), 1))
+        lower = np.array([advice[1].ranges[name][0] for name in problem.free])
+        upper = np.array([advice[1].ranges[name][1] for name in problem.free])
+        n = len(moves)
+        outcome = climb(
+            Point(moves, tile(lower), tile(upper), np.full(n, advice[1].budget), np.ones(n)), problem, 1
+        )
+        differences = (outcome.value[1::2] - outcome.value[2::2]) / (2 * step) / float(problem.scale)
+    np.testing.assert_allclose(outcome.gradient[0], differences, rtol=2e-4, atol=1e-6)
+    assert found is not None and np.abs(outcome.gradient[0]).max() > 1e-3
+
+
+def test_as_settings_of_a_framework(advice):
+    _, a = advice
+    trl = a.to_framework("trl")
+    assert trl["learning_rate"] == pytest.approx(float(a.hyperparameters.learning_rate))
+    assert trl["num_generations"] == int(a.hyperparameters.group_size)
+    assert a.as_dict()["supported"] is True
+
+
+def test_information_is_greatest_where_draws_disagree(advice):
+    _, a = advice
+    assert a.next_run is not None
+    gains = {(name, value): gain for name, value, gain in a.next_run.alternatives}
+    gains[a.next_run.change] = a.next_run.gain
+    again = gains[("the same settings again", 1.0)]
+    # One rate was run, so that another one teaches more than the same once more.
+    assert a.next_run.gain > again > 0
+    assert a.next_run.change[0] == "learning_rate"
+
+
+@pytest.mark.parametrize("kind", ["flat", "collapsed"])
+def test_no_advice_from_what_does_not_support_it(kind, advice):
+    run = _run()
+    noise = np.random.default_rng(3).standard_normal(30)
+    flat = 0.3 + 0.05 * noise
+    fallen = np.concatenate([np.linspace(0.2, 0.8, 15), np.full(15, 0.05)]) + 0.01 * noise
+    run = dataclasses.replace(run, reward=flat if kind == "flat" else fallen)
+    a = jg.tune(jg.fit(run), frontier=False)
+    assert not a.supported and a.found is None
+    assert ("no trend" in a.refusal) if kind == "flat" else ("falls" in a.refusal)
+    assert a.next_run is not None and a.next_run.gain > 0
+    with pytest.raises(TuneError, match="no advice"):
+        a.to_framework("trl")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"space": {"temperature": 1.0}}, "cannot be tuned"),
+        ({"space": {"group_size": (8.2, 8.7)}}, "no whole number"),
+        ({"space": {"group_size": 1}}, "must lie within"),
+        ({"space": {"learning_rate": "fast"}}, "give a number"),
+        ({"budget": -1.0}, "budget must be"),
+        ({"budget": 100.0, "hold": "nothing"}, "hold must be"),
+        ({"budget": 100.0, "objective": "best"}, "objective must be"),
+        ({"budget": 100.0, "space": {"group_size": 7}, "hold": "rollouts_per_step"}, "divides the batch"),
+        ({"budget": 100.0, "constraints": jg.Constraints(largest_batch=16)}, "leaves no room"),
+        ({"budget": 100.0, "current": None}, "no settings to start from"),
+        ({}, "no cost yet"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    task = jg.Task(2e4, 0.8, 0.2, force=jg.Softmax("std"))
+    with pytest.raises(TuneError, match=message):
+        jg.tune(task, **{"current": H, **options})
