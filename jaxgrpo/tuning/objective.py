@@ -84,7 +84,11 @@ class Design(eqx.Module):
         )
 
 
-def design_of(hyperparameters: Hyperparameters, warmup: float = 0.0, final_rate: float = 1.0) -> Design:
+def design_of(
+    hyperparameters: Hyperparameters,
+    warmup: Float[Array, ""] | float | int = 0.0,
+    final_rate: Float[Array, ""] | float | int = 1.0,
+) -> Design:
     """The design of given hyperparameters.
 
     Args:

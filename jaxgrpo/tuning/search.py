@@ -218,7 +218,9 @@ def _climb(points: Point, problem: Problem, iterations):
         choose = lambda a, b: jnp.where(better.reshape(better.shape + (1,) * (a.ndim - 1)), a, b)
         best = tuple(choose(a, b) for a, b in zip(new, best, strict=True))
         marks = jnp.where(i <= (3 * iterations) // 4, best[1], marks)
-        update, state = jax.vmap(transform.update)(-gradient, state)
+        # Optax raises its decay to the power of a whole count, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            update, state = jax.vmap(transform.update)(-gradient, state)
         share = i / jnp.maximum(iterations, 1)
         rate = _LAST_RATE + (_FIRST_RATE - _LAST_RATE) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
         return position - rate * update, state, best, marks

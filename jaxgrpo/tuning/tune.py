@@ -364,7 +364,7 @@ def _tune(
         objective=goal,
         scale=jnp.asarray(scale),
         total_batch=jnp.asarray(float(current.rollouts_per_step)),
-        largest_interval=jnp.asarray(largest_interval),
+        largest_interval=jnp.asarray(float(largest_interval)),
         tie=tie,
         free=tuple(name for name in COORDINATES if name in ranges),
         hold_batch=hold == "rollouts_per_step" and "group_size" in ranges,
@@ -546,7 +546,7 @@ def _ranges(space, base: Design, current, constraints, limits: Limits, hold, tas
             max(1.0, math.floor(high * interval)),
         )
     passes = given.pop("epochs_per_rollout", (float(base.epochs_per_rollout),) * 2)
-    low, high = given.pop("refresh_interval")
+    low, high = (float(v) for v in given.pop("refresh_interval"))
     given["epochs_per_rollout"] = passes
     given["minibatches_per_rollout"] = (
         max(1.0, math.ceil(low / passes[1] - 1e-9)),

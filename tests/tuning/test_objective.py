@@ -107,7 +107,8 @@ def test_softmax_force_converges_at_second_order(x64):
     # Ten cycles fit into one stride each: exact but for the table of the force.
     assert errors[24, 20.0] < 1e-5
     assert errors[48, 240.0] < 2e-3
-    assert 2.8 < errors[24, 240.0] / errors[48, 240.0] < 7.0
+    # At least second order: a dozen strides are set aside, so that twice as many are more than twice as fine.
+    assert errors[24, 240.0] / errors[48, 240.0] > 4.0
 
 
 def _course(reward, cost, plateau=1.0):
