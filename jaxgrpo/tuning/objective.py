@@ -448,10 +448,16 @@ def course(
     times = jnp.concatenate([edges * k, total_steps[None]])
     middle = 0.5 * (times[1:] + times[:-1]) / jnp.maximum(total_steps, 1e-9)
     factors = schedule_factor(middle, design.warmup, design.final_rate)
+    # A stride without a cycle has no length.
+    lengths = jnp.where(doublings >= 0, lengths, 0.0)
+    whole, last, none = (_held(momentum, n) for n in (k, rest, jnp.zeros_like(k)))
+    pick = lambda a, b, c: jnp.concatenate([jnp.where(doublings[:-1] >= 0, a, c), b[None]])
+    held = tuple(pick(a, b, c) for a, b, c in zip(whole, last, none, strict=True))
     unit = jnp.zeros((strides + 1, 2, 2), k.dtype)
     if noise:
         unit = unit.at[:-1].set(noise_covariance(momentum, k, 1.0, h.epochs_per_rollout))
         unit = unit.at[-1].set(noise_covariance(momentum, rest, 1.0))
+        unit = jnp.where((doublings >= 0)[:, None, None], unit, 0.0)
     depth, size = ensemble.depth, 2 + ensemble.depth
 
     def single(task: Task, start):
@@ -460,29 +466,27 @@ def course(
         exponent = task.learning_rate_exponent
         readout = jax.grad(lambda z: task.force.reward(z, task.plateau))
 
-        def maps_of(slope, length):
+        scales = jnp.where(factors > 0, jnp.exp(exponent * jnp.log(jnp.maximum(factors, 1e-12))), 0.0)
+
+        def maps_of(slope, length, known):
             """Map of a cycle where the force has a slope; a held force is felt in part at the current policy."""
-            responses = _responses(momentum, -slope, length, rho)
+            responses = _responses(momentum, -slope, length, rho, known)
             return responses, _cycle_matrix(responses, rho * slope, depth)
 
         def stride(state, inputs):
-            count, factor, length, unit = inputs
-            # A stride without a cycle has no length.
+            count, scale, length, known, unit = inputs
             doublings = jnp.maximum(count, 0)
-            length = jnp.where(count >= 0, length, 0.0)
-            unit = jnp.where(count >= 0, unit, 0.0)
-            scale = jnp.where(factor > 0, jnp.maximum(factor, 1e-12) ** exponent, 0.0)
             z, u, history, covariance = state
             acting = history[-1] if depth else z
             force, slope = _force(task.force, task.plateau, row, acting)
-            responses, matrix = maps_of(gain * scale * slope, length)
+            responses, matrix = maps_of(gain * scale * slope, length, known)
             constant = [response * (gain * scale) * force for response in responses[:2]]
             constant += [jnp.zeros_like(z)] * depth
             if noise:
                 weights = jnp.abs(readout(z))
                 share = weights / jnp.maximum(jnp.sum(weights), 1e-30)
                 at_node = slope if depth == 0 else _force(task.force, task.plateau, row, z)[1]
-                common = maps_of(gain * scale * jnp.sum(share * at_node), length)[1]
+                common = maps_of(gain * scale * jnp.sum(share * at_node), length, known)[1]
                 zero = jnp.zeros_like(length)
                 level = (sigma * scale) ** 2
                 added = [
@@ -503,7 +507,7 @@ def course(
         zero = jnp.zeros((), start.dtype)
         still = [[zero] * size for _ in range(size)] if noise else None
         state = (start, jnp.zeros_like(start), [start] * depth, still)
-        (z, _, _, covariance), rewards = jax.lax.scan(stride, state, (doublings, factors, lengths, unit))
+        (z, _, _, covariance), rewards = jax.lax.scan(stride, state, (doublings, scales, lengths, held, unit))
         curve = jnp.concatenate([task.force.reward(start, task.plateau)[None], rewards])
         if not noise:
             return curve, rewards[-1], zero
@@ -540,11 +544,16 @@ def _strides(cycles, strides: int):
     return jnp.concatenate([jnp.zeros_like(edges[:1]), edges]), powers
 
 
-def _responses(momentum, stiffness, length, staleness):
-    """Responses over a cycle: displacement and velocity to a held force, what is left of the velocity, felt stiffness."""
+def _held(momentum, length):
+    """Displacement and velocity that a unit force held for some steps leaves, and what is left of a velocity."""
+    held, moved = momentum_sums(momentum, length)
+    return moved, held, momentum_power(momentum, length)
+
+
+def _responses(momentum, stiffness, length, staleness, known):
+    """The same where part of the force follows the current policy, with the stiffness that it feels."""
     if staleness == 1.0:
-        held, moved = momentum_sums(momentum, length)
-        return moved, held, momentum_power(momentum, length), jnp.zeros_like(stiffness), momentum
+        return *known, jnp.zeros_like(stiffness), momentum
     return *cycle_responses(momentum, stiffness, length, staleness), momentum
 
 
