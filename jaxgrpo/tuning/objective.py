@@ -587,13 +587,18 @@ def evaluate(
     return Course(steps, steps * per_step, rewards, ends, stds, total, plateau, sign, h)
 
 
-def final_reward(course: Course) -> Float[Array, ""]:
-    """Expected reward at the end of the budget, over the posterior and the gradient noise (to be large).
+def counted_reward(course: Course) -> Float[Array, " draws"]:
+    """Expected reward at the end of the budget; a swing beyond the plateau counts as much below it.
 
-    A swing beyond the plateau counts as much below it: a run is not to end at the top of a swing by design.
+    A run is not to end at the top of a swing by design.
     """
     beyond = course.sign * (course.end_reward - course.plateau)
-    return jnp.mean(course.end_reward - 2.0 * course.sign * jnp.maximum(beyond, 0.0))
+    return course.end_reward - 2.0 * course.sign * jnp.maximum(beyond, 0.0)
+
+
+def final_reward(course: Course) -> Float[Array, ""]:
+    """Objective: the counted reward at the end, averaged over the posterior (to be large)."""
+    return jnp.mean(counted_reward(course))
 
 
 class CostToReach(eqx.Module):

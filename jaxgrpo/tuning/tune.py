@@ -35,6 +35,7 @@ from jaxgrpo.tuning.objective import (
     Ensemble,
     Objective,
     costs_to_reach,
+    counted_reward,
     design_of,
     evaluate,
     final_reward,
@@ -90,7 +91,7 @@ class Side:
     Attributes:
         hyperparameters: The settings.
         steps: Optimizer steps that the budget pays for.
-        reward: Expected reward at the end of the budget, and its interval.
+        reward: Expected reward at the end of the budget, and its interval; a swing beyond the plateau counts as below it.
         cost: Expected cost to reach the target and its interval, where there is a target.
         stable: Share of the posterior under which the run is stable.
         margin: Margin to instability: median and lowest twentieth.
@@ -131,6 +132,7 @@ class Recommendation:
         found: Diagnostics of the search.
         gain: What the recommendation gains over the settings that were run: of the reward in parts of the way from start to
             plateau, of the cost in its logarithm.
+        goal: `"reward"`, `"cost"` or `"custom"`.
         problem: The search, for a closer look.
         ranges: Ranges of its coordinates.
         notes: Where prices, budget and target come from.
@@ -158,6 +160,7 @@ class Recommendation:
     found: Found | None
     certificate: float | None = None
     gain: float = 0.0
+    goal: str = "reward"
     problem: Problem | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -176,7 +179,19 @@ class Recommendation:
         """
         if not self.supported:
             raise TuneError(f"there is no advice to write as settings: {self.refusal}")
-        return self.hyperparameters.to_framework(name)
+        settings = self.hyperparameters.to_framework(name)
+        steps, interval = self.recommended.steps, float(self.hyperparameters.refresh_interval)
+        if name == "trl":
+            settings["max_steps"] = max(round(steps), 1)
+            if self.warmup > 0:
+                settings["warmup_ratio"] = self.warmup
+            if self.final_rate > 0.9:
+                settings["lr_scheduler_type"] = "constant_with_warmup" if self.warmup > 0 else "constant"
+        elif name == "verl":
+            settings["trainer.total_training_steps"] = max(round(steps / interval), 1)
+            if self.warmup > 0:
+                settings["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"] = self.warmup
+        return settings
 
     def as_dict(self) -> dict[str, Any]:
         """The recommendation as plain numbers and strings, for JSON."""
@@ -442,6 +457,7 @@ def _tune(
         found=found,
         certificate=certificate,
         gain=gain,
+        goal=objective if isinstance(objective, str) else "custom",
         problem=problem,
         ranges=ranges,
         notes=notes,
@@ -713,7 +729,7 @@ def _side(courses, i, values, current, limits, budget, target) -> Side:
     return Side(
         hyperparameters=_single_precision_free(h),
         steps=float(one.total_steps),
-        reward=_interval(one.end_reward),
+        reward=_interval(counted_reward(one)),
         cost=cost,
         stable=float(stable_share(h, limits)),
         margin=(float(np.median(margins)), float(np.quantile(margins, 0.05))),
