@@ -509,7 +509,7 @@ def course(
         state = (start, jnp.zeros_like(start), [start] * depth, still)
         (z, _, _, covariance), rewards = jax.lax.scan(stride, state, (doublings, scales, lengths, held, unit))
         curve = jnp.concatenate([task.force.reward(start, task.plateau)[None], rewards])
-        if not noise:
+        if covariance is None:
             return curve, rewards[-1], zero
         deviation = safe_sqrt(covariance[0][0])
         around = [

@@ -19,7 +19,7 @@ from jaxgrpo.tuning.constraints import Limits, largest_rate
 from jaxgrpo.tuning.cost import Prices
 from jaxgrpo.tuning.objective import STRIDES, Design, Ensemble, Objective, evaluate
 
-COORDINATES = (
+COORDINATES: tuple[str, ...] = (
     "learning_rate",
     "momentum",
     "group_size",
@@ -29,10 +29,12 @@ COORDINATES = (
     "warmup",
     "final_rate",
 )
-WHOLE = ("group_size", "prompts_per_step", "minibatches_per_rollout", "epochs_per_rollout")
+WHOLE: tuple[str, ...] = ("group_size", "prompts_per_step", "minibatches_per_rollout", "epochs_per_rollout")
 _LOGARITHMIC = ("learning_rate", *WHOLE)
 # Searches that climb side by side in the compiled program.
 BATCH = 12
+# Rounds of searching about whole numbers.
+_ROUNDS = 6
 _FIRST_RATE, _LAST_RATE = 0.25, 0.004
 # A configuration that breaks a constraint loses this much of the objective's scale for every factor of e.
 _PENALTY = 10.0
@@ -220,7 +222,8 @@ def _climb(points: Point, problem: Problem, iterations):
         marks = jnp.where(i <= (3 * iterations) // 4, best[1], marks)
         # Optax raises its decay to the power of a whole count, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
-            update, state = jax.vmap(transform.update)(-gradient, state)
+            moves, state = jax.vmap(transform.update)(-gradient, state)
+        update = jnp.asarray(moves)
         share = i / jnp.maximum(iterations, 1)
         rate = _LAST_RATE + (_FIRST_RATE - _LAST_RATE) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
         return position - rate * update, state, best, marks
@@ -316,8 +319,9 @@ def find(
     *,
     headroom: float = 1.0,
     admissible: Mapping[str, np.ndarray] | None = None,
-    screened: int = 36,
-    iterations: int = 40,
+    screened: int = 144,
+    climbed: int = 24,
+    iterations: int = 60,
     start: Mapping[str, float] | None = None,
 ) -> Found:
     """Search one budget.
@@ -329,6 +333,7 @@ def find(
         headroom: Largest learning rate over the one that the constraints allow.
         admissible: Whole numbers that a coordinate may take, where not all of its range.
         screened: Starts that are looked at before the best are climbed from.
+        climbed: How many of them.
         iterations: Steps of each climb.
         start: Settings to start from as well, such as those of the run.
 
@@ -344,37 +349,47 @@ def find(
     if start is not None:
         position[0] = _position_of(start, free, lower, upper)
     looked = climb(many(position), problem, 1)
-    order = np.argsort(-looked.value)[:BATCH]
+    order = np.argsort(-looked.value)[:climbed]
     if start is not None and 0 not in order:
         order[-1] = 0
-    climbed = climb(many(looked.position[order]), problem, iterations)
-    best = int(np.argmax(climbed.value))
+    outcome = climb(many(looked.position[order]), problem, iterations)
+    best = int(np.argmax(outcome.value))
     scale = float(problem.scale)
-    near = int(np.sum(climbed.value > climbed.value[best] - 1e-3 * scale))
-    real_value = float(climbed.value[best])
-    outcome, index = climbed, best
+    near = int(np.sum(outcome.value > outcome.value[best] - 1e-3 * scale))
+    real_value, late = float(outcome.value[best]), float(outcome.late_gain[best]) / scale
     ends = (lower, upper)
     whole = [name for name in free if name in WHOLE]
     if whole:
-        choices = _whole_choices(climbed, best, problem, ranges, admissible or {})
-        lows, highs = np.tile(lower, (len(choices), 1)), np.tile(upper, (len(choices), 1))
-        for row, choice in enumerate(choices):
-            for name, value in choice.items():
-                i = free.index(name)
-                lows[row, i] = highs[row, i] = value
-        positions = np.tile(climbed.position[best], (len(choices), 1))
-        points = _points(positions, lows, highs, budget, headroom)
-        # A look at all of them, then a climb from the most promising.
-        seen = climb(points, problem, 1) if len(choices) > BATCH else None
-        kept = np.arange(len(choices)) if seen is None else np.argsort(-seen.value)[:BATCH]
-        outcome = climb(Point(*(leaf[kept] for leaf in points)), problem, max((2 * iterations) // 5, 8))
-        index = int(np.argmax(outcome.value))
-        ends = (lows[kept[index]], highs[kept[index]])
+        # Whole numbers about the best real ones; then about the best whole ones, until none is better.
+        result, rounds, tried = None, 0, set()
+        while rounds < _ROUNDS:
+            choices = _whole_choices(outcome, problem, ranges, admissible or {}, tried, 1 if rounds else 6)
+            if not choices:
+                break
+            lows, highs = np.tile(lower, (len(choices), 1)), np.tile(upper, (len(choices), 1))
+            for row, (choice, _) in enumerate(choices):
+                for name, value in choice.items():
+                    i = free.index(name)
+                    lows[row, i] = highs[row, i] = value
+            points = _points(np.stack([position for _, position in choices]), lows, highs, budget, headroom)
+            # A look at all of them, then a climb from the most promising.
+            kept = np.arange(len(choices))
+            if len(choices) > BATCH:
+                kept = np.argsort(-climb(points, problem, 1).value)[:BATCH]
+            found = climb(Point(*(leaf[kept] for leaf in points)), problem, max(iterations // 2, 8))
+            rounds += 1
+            index = int(np.argmax(found.value))
+            if result is not None and found.value[index] <= result[0] + 1e-6 * scale:
+                break
+            result = (float(found.value[index]), found, index, (lows[kept[index]], highs[kept[index]]))
+            outcome = found
+        assert result is not None
+        _, outcome, best, ends = result
+    index = best
     gradient = dict(zip(free, outcome.gradient[index].tolist(), strict=True))
     values = dict(zip(COORDINATES, outcome.values[index].tolist(), strict=True))
     for name in whole:
         values[name] = float(round(values[name]))
-    late = float(climbed.late_gain[best]) / scale
     return Found(
         values=values,
         value=float(outcome.value[index]),
@@ -406,30 +421,35 @@ def _position_of(values, free, lower, upper) -> np.ndarray:
     return position
 
 
-def _whole_choices(climbed: Outcome, best: int, problem: Problem, ranges, admissible):
-    """Combinations of whole numbers around the best real ones, and around those of the runners-up."""
+def _whole_choices(outcome: Outcome, problem: Problem, ranges, admissible, tried: set, about: int):
+    """Combinations of whole numbers about the best points that were not tried yet, each with where to start from."""
     scale = float(problem.scale)
-    close = [i for i in np.argsort(-climbed.value) if climbed.value[i] > climbed.value[best] - 0.02 * scale]
-    found: dict[tuple, dict[str, float]] = {}
+    order = np.argsort(-outcome.value)
+    close = [i for i in order if outcome.value[i] > outcome.value[order[0]] - 0.02 * scale][:about]
     whole = [name for name in problem.free if name in WHOLE]
-    for i in close[:4]:
+    found = []
+    for i in close:
         options = []
         for name in whole:
-            value = float(climbed.values[i][COORDINATES.index(name)])
+            value = float(outcome.values[i][COORDINATES.index(name)])
             low, high = ranges[name]
             allowed = admissible.get(name)
             if allowed is None:
                 allowed = np.arange(np.ceil(low - 1e-9), np.floor(high + 1e-9) + 1)
-            nearest = np.argsort(np.abs(np.log(allowed) - np.log(value)), kind="stable")[:3]
-            options.append([float(v) for v in np.sort(allowed[nearest])])
+            distance = lambda to, allowed=allowed: np.abs(np.log(allowed) - np.log(to))
+            # The nearest ones, and one further off on either side: ridges run across the settings.
+            nearest = {*np.argsort(distance(value), kind="stable")[:3].tolist()}
+            nearest |= {int(np.argmin(distance(value * f))) for f in (0.75, 1.35)}
+            options.append(allowed[sorted(nearest)].tolist())
         grid = np.stack(np.meshgrid(*options, indexing="ij"), -1).reshape(-1, len(whole))
         for row in grid.tolist():
             choice = dict(zip(whole, row, strict=True))
             passes = choice.get("epochs_per_rollout", float(problem.base.epochs_per_rollout))
             batches = choice.get("minibatches_per_rollout", float(problem.base.minibatches_per_rollout))
-            if passes * batches <= float(problem.largest_interval) + 1e-9:
-                found[tuple(row)] = choice
-    return list(found.values())
+            if passes * batches <= float(problem.largest_interval) + 1e-9 and tuple(row) not in tried:
+                tried.add(tuple(row))
+                found.append((choice, outcome.position[i]))
+    return found
 
 
 @eqx.filter_jit

@@ -244,7 +244,7 @@ def tune(
     sharpness: float | int | None = None,
     frontier: bool = True,
     certify: int = 0,
-    iterations: int = 40,
+    iterations: int = 60,
 ) -> Recommendation:
     r"""Choose the settings of the next run on a task, by gradients through its predicted course.
 
@@ -358,7 +358,7 @@ def _tune(
                 f"objective must be 'reward', 'cost' or a function of a Course, got {objective!r}"
             )
         scale = max(abs(way), 1e-9) if objective == "reward" else 1.0
-    goal: Objective = objective if callable(objective) else final_reward
+    goal: Objective = final_reward if isinstance(objective, str) else objective
     if objective == "cost":
         goal = CostToReach(jnp.asarray(target))
     ranges, fixed, admissible, largest_interval = _ranges(
@@ -369,7 +369,7 @@ def _tune(
         base_values["prompts_per_step"] = float(current.rollouts_per_step) / base_values["group_size"]
     linear = isinstance(shown.force, Harmonic | MixedCurvature)
     # A fit's plateau already has what noise took from it, and its noise is bounded by assumption: it is not averaged over.
-    noise = fit is None and not linear and bool(jnp.any(source.rollout_noise > 0))
+    noise = isinstance(source, Task) and not linear and bool(jnp.any(source.rollout_noise > 0))
     tie = jnp.asarray(_TIE if fit is not None else 0.0)
     problem = Problem(
         ensemble=prepare(searched, current, inertia),
@@ -540,7 +540,7 @@ def _ranges(space, base: Design, current, constraints, limits: Limits, hold, tas
     if unknown:
         raise TuneError(f"{unknown[0]!r} cannot be tuned; there are: {', '.join(_SPACE_NAMES)}")
     linear = isinstance(tasks.force, Harmonic | MixedCurvature)
-    given = {name: _range(name, value) for name, value in space.items()}
+    given: dict[str, tuple[float, float]] = {name: _range(name, value) for name, value in space.items()}
     rate, group = float(current.learning_rate), float(current.group_size)
     interval = float(current.refresh_interval)
     if "learning_rate" not in given:
@@ -561,7 +561,7 @@ def _ranges(space, base: Design, current, constraints, limits: Limits, hold, tas
             max(1.0, math.ceil(low * interval)),
             max(1.0, math.floor(high * interval)),
         )
-    passes = given.pop("epochs_per_rollout", (float(base.epochs_per_rollout),) * 2)
+    passes = given.pop("epochs_per_rollout", (float(base.epochs_per_rollout), float(base.epochs_per_rollout)))
     low, high = (float(v) for v in given.pop("refresh_interval"))
     given["epochs_per_rollout"] = passes
     given["minibatches_per_rollout"] = (
