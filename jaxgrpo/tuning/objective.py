@@ -590,10 +590,13 @@ def evaluate(
 def counted_reward(course: Course) -> Float[Array, " draws"]:
     """Expected reward at the end of the budget; a swing beyond the plateau counts as much below it.
 
-    A run is not to end at the top of a swing by design.
+    A run is not to end at the top of a swing by design. A draw that diverges loses the way from start to plateau once, and no
+    more: how far it is away when the budget ends means nothing.
     """
-    beyond = course.sign * (course.end_reward - course.plateau)
-    return course.end_reward - 2.0 * course.sign * jnp.maximum(beyond, 0.0)
+    way = jnp.abs(course.plateau - course.reward[:, 0])
+    away = jnp.abs(course.plateau - course.end_reward)
+    away = jnp.where(jnp.isfinite(away), jnp.minimum(away, 2.0 * way), 2.0 * way)
+    return course.plateau - course.sign * away
 
 
 def final_reward(course: Course) -> Float[Array, ""]:

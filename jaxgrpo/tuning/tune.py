@@ -417,7 +417,8 @@ def _tune(
         looks[1] = base_current
     else:
         kept = False
-    predicted_current, predicted = (_outlook(courses, i) for i in (0, 1))
+    bounds = None if fit is None else fit.problem.bounds
+    predicted_current, predicted = (_outlook(courses, i, bounds) for i in (0, 1))
     sides = [_side(courses, i, looks[i], current, limits, budget, target) for i in (0, 1)]
     sensitivities = _sensitivities(courses, knobs, goal, scale, objective)
     next_run = None if fit is None else _next_run(fit, index, courses, changes, 2 + 2 * len(knobs))
@@ -710,7 +711,7 @@ def _interval(values) -> tuple[float, float, float]:
     return float(np.mean(values)), float(lower), float(upper)
 
 
-def _outlook(courses, i: int) -> Outlook:
+def _outlook(courses, i: int, bounds: tuple[float, float] | None) -> Outlook:
     """Expected reward along the budget with its band."""
     steps, keep = np.unique(courses.steps[i], return_index=True)
     curves = courses.reward[i][:, keep]
@@ -718,7 +719,10 @@ def _outlook(courses, i: int) -> Outlook:
     draws = curves[1:] if len(curves) > 1 else curves
     tail = 0.5 * (1.0 - _LEVEL)
     lower, upper = np.quantile(draws, [tail, 1.0 - tail], axis=0)
-    return Outlook(steps, mean, np.minimum(lower, mean), np.maximum(upper, mean))
+    lower, upper = np.minimum(lower, mean), np.maximum(upper, mean)
+    if bounds is not None:
+        mean, lower, upper = (np.clip(values, *bounds) for values in (mean, lower, upper))
+    return Outlook(steps, mean, lower, upper)
 
 
 def _side(courses, i, values, current, limits, budget, target) -> Side:

@@ -6,6 +6,7 @@ import pytest
 
 import jaxgrpo as jg
 from jaxgrpo.errors import TuneError
+from jaxgrpo.report import text, tuning
 from jaxgrpo.tuning.search import WHOLE, Point, climb
 from jaxgrpo.tuning.tune import _refusal
 
@@ -112,6 +113,22 @@ def test_as_settings_of_a_framework(advice):
     assert trl["learning_rate"] == pytest.approx(float(a.hyperparameters.learning_rate))
     assert trl["num_generations"] == int(a.hyperparameters.group_size)
     assert a.as_dict()["supported"] is True
+
+
+def test_report_and_picture_say_it_all(advice):
+    fit, a = advice
+    shown = text.render(tuning.tune_report(a, fit.run, "verl"), 100)
+    for words in (
+        "as run",
+        "The advice fails if",
+        "What more or less would buy",
+        "Settings for verl",
+        "ppo_mini_batch",
+    ):
+        assert words in shown
+    assert max(len(line) for line in shown.splitlines()) <= 100
+    figure = jg.plot.tuning(a, fit.run)
+    assert len(figure.axes) == 2 and all(axes.get_title(loc="left") for axes in figure.axes)
 
 
 def test_information_is_greatest_where_draws_disagree(advice):
