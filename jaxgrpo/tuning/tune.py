@@ -242,6 +242,7 @@ def tune(
     constraints: Constraints | None = None,
     hold: str = "prompts_per_step",
     sharpness: float | int | None = None,
+    learning_rate_exponent: float | int | None = None,
     frontier: bool = True,
     certify: int = 0,
     iterations: int = 60,
@@ -266,6 +267,8 @@ def tune(
         constraints: Limits on what may be recommended.
         hold: What stays when the group size changes: `"prompts_per_step"`, or `"rollouts_per_step"` (the batch).
         sharpness: Measured top curvature, which then decides stability.
+        learning_rate_exponent: How the force grows with the learning rate, if it is known (1 for plain momentum without
+            clipping); otherwise its posterior is averaged over, which is wide where one rate was run.
         frontier: Whether to search the trade-offs as well.
         certify: Points along each coordinate of an exhaustive grid to compare with; 0 for none.
         iterations: Steps of the search.
@@ -288,13 +291,13 @@ def tune(
     with jax.enable_x64(True):
         return _tune(
             source, dict(space or {}), budget, current, objective, target, prices,
-            constraints or Constraints(), hold, sharpness, frontier, certify, iterations,
+            constraints or Constraints(), hold, sharpness, learning_rate_exponent, frontier, certify, iterations,
         )  # fmt: skip
 
 
 def _tune(
-    source, space, budget, current, objective, target, prices, constraints, hold, sharpness, with_frontier,
-    certify, iterations,
+    source, space, budget, current, objective, target, prices, constraints, hold, sharpness, exponent,
+    with_frontier, certify, iterations,
 ) -> Recommendation:  # fmt: skip
     notes: list[str] = []
     fit = source if isinstance(source, Fit) else None
@@ -341,6 +344,12 @@ def _tune(
         searched, shown, tested = (
             _double(fit.draw(n, seed))
             for n, seed in ((_SEARCH_DRAWS, 1), (_SHOWN_DRAWS, 2), (_STABILITY_DRAWS, 3))
+        )
+    if exponent is not None:
+        if not exponent > 0:
+            raise TuneError(f"learning_rate_exponent must be above 0, got {exponent}")
+        searched, shown, tested = (
+            _with_exponent(t, float(exponent), current) for t in (searched, shown, tested)
         )
     if sharpness is not None and not sharpness > 0:
         raise TuneError(f"sharpness must be above 0, got {sharpness}")
@@ -476,6 +485,20 @@ def _double(tree):
         return jnp.asarray(x, jnp.float64)
 
     return jax.tree.map(leaf, tree)
+
+
+def _with_exponent(tasks: Task, exponent: float, current: Hyperparameters) -> Task:
+    """The draws with a known exponent of the learning rate, about the rate at which they were measured."""
+    draws = tasks.curvature.shape[0]
+    reference = tasks.reference_learning_rate
+    if reference is None:
+        reference = jnp.full(draws, float(current.learning_rate))
+    return eqx.tree_at(
+        lambda t: (t.learning_rate_exponent, t.reference_learning_rate),
+        tasks,
+        (jnp.full(draws, exponent), reference),
+        is_leaf=lambda x: x is None,
+    )
 
 
 def _best_run(fit: Fit) -> int:
