@@ -72,6 +72,7 @@ class Limits(eqx.Module):
         shown: Largest product of step factor and learning rate, over the critical stiffness, that may be used.
         noisiest: Largest learning rate over batch that may be used.
         damping_ratio: Least damping ratio, 0 for none.
+        inertia: Inertial time of a model that has its own, whose course must not diverge either.
         probability: Least share of draws that must be stable.
     """
 
@@ -81,6 +82,7 @@ class Limits(eqx.Module):
     shown: Float[Array, ""]
     noisiest: Float[Array, ""]
     damping_ratio: Float[Array, ""]
+    inertia: Float[Array, ""] | None
     probability: float = eqx.field(static=True)
 
 
@@ -89,6 +91,7 @@ def make_limits(
     runs: list[Hyperparameters],
     constraints: Constraints,
     sharpness: float | None = None,
+    inertia: float | None = None,
 ) -> Limits:
     """Prepare constraints.
 
@@ -97,6 +100,7 @@ def make_limits(
         runs: Settings of the runs that were stable.
         constraints: The constraints.
         sharpness: Measured top curvature, which then decides stability.
+        inertia: Inertial time of a model that has its own instead of the optimizer's.
 
     Returns:
         The limits.
@@ -129,6 +133,7 @@ def make_limits(
         jnp.asarray(np.inf),
         jnp.asarray(np.inf),
         jnp.asarray(float(constraints.damping_ratio or 0.0)),
+        None if inertia is None else jnp.asarray(float(inertia)),
         constraints.stability_probability,
     )
     known = [h for h in runs if float(h.learning_rate) > 0]
@@ -206,6 +211,18 @@ def log_critical(hyperparameters: Hyperparameters, limits: Limits) -> Float[Arra
     return low + a * (high - low)
 
 
+def _log_stable(h: Hyperparameters, limits: Limits) -> Float[Array, ""]:
+    """Logarithm of the stiffness at which the run is unstable, or the course of a model with its own inertia diverges."""
+    critical = log_critical(h, limits)
+    if limits.inertia is None:
+        return critical
+    # The model's stiffness is h (1 - own momentum) / (1 - momentum): its speed is that of the run.
+    own = limits.inertia / (1.0 + limits.inertia)
+    same_speed = jnp.log1p(-h.momentum) - jnp.log1p(-own)
+    diverges = log_critical(eqx.tree_at(lambda x: x.momentum, h, own), limits) + same_speed
+    return jnp.minimum(critical, diverges)
+
+
 def _share(h: Hyperparameters, limits: Limits) -> Float[Array, ""]:
     """Step factor times learning rate over the critical stiffness: the share of the limit, but for the sharpness."""
     return h.dampening * h.learning_rate / jnp.exp(log_critical(h, limits))
@@ -267,7 +284,7 @@ def stable_share(hyperparameters: Hyperparameters, limits: Limits) -> Float[Arra
     Returns:
         The share.
     """
-    rates = _critical_log_rates(hyperparameters, limits.tasks, log_critical(hyperparameters, limits))
+    rates = _critical_log_rates(hyperparameters, limits.tasks, _log_stable(hyperparameters, limits))
     return jnp.mean((jnp.log(hyperparameters.learning_rate) < rates).astype(rates.dtype))
 
 
@@ -281,7 +298,7 @@ def margin(hyperparameters: Hyperparameters, limits: Limits) -> Float[Array, " d
     Returns:
         The margins.
     """
-    critical = jnp.exp(log_critical(hyperparameters, limits))
+    critical = jnp.exp(_log_stable(hyperparameters, limits))
     h = eqx.filter_vmap(lambda t: learning_rate_gain(hyperparameters, t) * t.curvature)(limits.tasks)
     return 1.0 - h / critical
 

@@ -353,7 +353,7 @@ def _tune(
         )
     if sharpness is not None and not sharpness > 0:
         raise TuneError(f"sharpness must be above 0, got {sharpness}")
-    limits = make_limits(tested, runs, constraints, None if sharpness is None else float(sharpness))
+    limits = make_limits(tested, runs, constraints, None if sharpness is None else float(sharpness), inertia)
     plateau, initial = float(jnp.median(shown.plateau)), float(jnp.median(shown.initial_reward))
     way = plateau - initial
     if objective == "cost" and target is None:
