@@ -15,3 +15,7 @@ class FitError(JaxgrpoError):
 
 class ForecastError(JaxgrpoError):
     """A run cannot be forecast as asked."""
+
+
+class TuneError(JaxgrpoError):
+    """Settings cannot be recommended as asked; the message says what to change."""
