@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxgrpo.errors import SimulationError as SimulationError
     from jaxgrpo.inference.fit import Fit as Fit
     from jaxgrpo.inference.fit import fit as fit
     from jaxgrpo.inference.fit import fit_each as fit_each
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from jaxgrpo.logs.read import read_runs as read_runs
     from jaxgrpo.logs.run import Run as Run
     from jaxgrpo.report import plots as plot
+    from jaxgrpo.simulation.sde import OscillatorSDE as OscillatorSDE
+    from jaxgrpo.simulation.simulate import Ensemble as Ensemble
+    from jaxgrpo.simulation.simulate import simulate as simulate
     from jaxgrpo.theory.adam import AdamNormalisation as AdamNormalisation
     from jaxgrpo.theory.forces import Harmonic as Harmonic
     from jaxgrpo.theory.forces import KLAnchored as KLAnchored
@@ -47,6 +51,10 @@ _HOMES = {
     "read_run": "jaxgrpo.logs.read",
     "read_runs": "jaxgrpo.logs.read",
     "Run": "jaxgrpo.logs.run",
+    "SimulationError": "jaxgrpo.errors",
+    "OscillatorSDE": "jaxgrpo.simulation.sde",
+    "Ensemble": "jaxgrpo.simulation.simulate",
+    "simulate": "jaxgrpo.simulation.simulate",
     "AdamNormalisation": "jaxgrpo.theory.adam",
     "Harmonic": "jaxgrpo.theory.forces",
     "KLAnchored": "jaxgrpo.theory.forces",

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 FINE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 2, 130, 141
 
 _MOST_VALUES = 200
+# Simulated configurations share one program, so that there may be more of them.
+_MOST_SIMULATED = 2000
 _FORCES = ("harmonic", "softmax", "mixed")
 
 
@@ -49,6 +51,13 @@ def _whole(text: str) -> int:
     value = _number(text)
     if value < 1 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(value)
+
+
+def _seed(text: str) -> int:
+    value = _number(text)
+    if not 0 <= value < 2**32 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to 2^32 - 1")
     return int(value)
 
 
@@ -221,6 +230,32 @@ def _output() -> _Parser:
     return parser
 
 
+def _task_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-setting",
+        metavar="NAME=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="a hyperparameter of the run that wrote the log, such as group_size=16; repeatable",
+    )
+    task = parser.add_argument_group("the task, where there is no log")
+    task.add_argument(
+        "--curvature", metavar="KAPPA", type=_number, help="slope of the force per learning rate"
+    )
+    task.add_argument("--plateau", metavar="R", type=_number, help="reward that the run settles at")
+    task.add_argument("--initial-reward", metavar="R", type=_number, help="reward at the start (0)")
+    task.add_argument(
+        "--rollout-noise", metavar="S", type=_number, help="standard deviation of one rollout's force (0)"
+    )
+    task.add_argument("--force", choices=_FORCES, help="shape of the force (harmonic)")
+    task.add_argument(
+        "--normalisation", choices=("std", "mean"), help="advantage of the softmax forces (std)"
+    )
+    task.add_argument("--floor", metavar="R", type=_number, help="reward of a failed completion (0)")
+    task.add_argument("--spread", metavar="S", type=_number, help="spread of difficulty in logits (mixed)")
+
+
 _LOG = "a log: a file, a folder, a gzip, or - for standard input"
 
 
@@ -367,29 +402,56 @@ def build_parser() -> _Parser:
     predict.add_argument(
         "--steps", metavar="N", type=_whole, help="optimizer steps to predict (as many as the log has)"
     )
-    predict.add_argument(
-        "--log-setting",
-        metavar="NAME=VALUE",
-        type=_setting,
-        action="append",
-        default=[],
-        help="a hyperparameter of the run that wrote the log, such as group_size=16; repeatable",
+    _task_options(predict)
+
+    simulate = commands.add_parser(
+        "simulate",
+        usage="jaxgrpo simulate [OPTION ...] [LOG]",
+        parents=[_reading(), _settings(several=True), _fitting(), _output()],
+        help="simulate many runs of a task, for one or many settings",
+        description="Simulate ensembles of runs by the update rule itself: of a task fitted to a log,\n"
+        "or of one that is given by --curvature, --plateau and --initial-reward.",
+        epilog="examples:\n"
+        "  jaxgrpo simulate state.json --config grpo.yaml --group-size 4,16\n"
+        "  jaxgrpo simulate --curvature 2e4 --plateau 0.8 --rollout-noise 2e4 \\\n"
+        "    --steps 300 --learning-rate 1e-6:1e-4:log20 \\\n"
+        "    --refresh-interval 1:16:lin16 --plot map.png",
     )
-    task = predict.add_argument_group("the task, where there is no log")
-    task.add_argument(
-        "--curvature", metavar="KAPPA", type=_number, help="slope of the force per learning rate"
+    simulate.add_argument("logs", metavar="LOG", nargs="?", help=_LOG)
+    simulate.add_argument(
+        "--steps", metavar="N", type=_whole, help="optimizer steps to simulate (as many as the log has)"
     )
-    task.add_argument("--plateau", metavar="R", type=_number, help="reward that the run settles at")
-    task.add_argument("--initial-reward", metavar="R", type=_number, help="reward at the start (0)")
-    task.add_argument(
-        "--rollout-noise", metavar="S", type=_number, help="standard deviation of one rollout's force (0)"
+    ensemble = simulate.add_argument_group("the ensemble")
+    ensemble.add_argument(
+        "--paths", metavar="N", type=_whole, default=1000, help="runs of each setting (1000)"
     )
-    task.add_argument("--force", choices=_FORCES, help="shape of the force (harmonic)")
-    task.add_argument(
-        "--normalisation", choices=("std", "mean"), help="advantage of the softmax forces (std)"
+    ensemble.add_argument("--seed", metavar="N", type=_seed, default=0, help="seed of the noise (0)")
+    ensemble.add_argument(
+        "--method",
+        choices=("exact", "sde"),
+        default="exact",
+        help="the update rule itself, or the oscillator as a stochastic differential equation (exact)",
     )
-    task.add_argument("--floor", metavar="R", type=_number, help="reward of a failed completion (0)")
-    task.add_argument("--spread", metavar="S", type=_number, help="spread of difficulty in logits (mixed)")
+    ensemble.add_argument(
+        "--target",
+        metavar="R",
+        type=_number,
+        help="reward whose first passage is timed (90 %% of the way up)",
+    )
+    ensemble.add_argument(
+        "--bound",
+        metavar="R",
+        type=_number,
+        help="distance from the plateau that counts as diverged (three times that of the start)",
+    )
+    ensemble.add_argument("--save", metavar="FOLDER", help="store the rewards of all runs, chunk by chunk")
+    ensemble.add_argument(
+        "--save-format", choices=("numpy", "parquet"), default="numpy", help="how to store them (numpy)"
+    )
+    ensemble.add_argument(
+        "--memory", metavar="MIB", type=_whole, default=512, help="memory for results in progress (512)"
+    )
+    _task_options(simulate)
 
     forecast = commands.add_parser(
         "forecast",
@@ -467,7 +529,8 @@ TASK_OPTIONS = (
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that do not go together, and outputs that would destroy something."""
-    if arguments.command == "predict":
+    if arguments.command in ("predict", "simulate"):
+        name_of_command = arguments.command
         given = [name for name in TASK_OPTIONS if getattr(arguments, name) is not None]
         if arguments.logs is not None and given:
             raise UsageError(
@@ -476,10 +539,12 @@ def _check(arguments: argparse.Namespace) -> None:
         if arguments.logs is None:
             hint = _swallowed(arguments)
             if not given:
-                raise UsageError(f"predict needs a LOG, or --curvature, --plateau and --learning-rate{hint}")
+                raise UsageError(
+                    f"{name_of_command} needs a LOG, or --curvature, --plateau and --learning-rate{hint}"
+                )
             for name in ("curvature", "plateau", "learning_rate", "steps"):
                 if getattr(arguments, name) is None:
-                    raise UsageError(f"without a log predict needs {_option(name)} as well{hint}")
+                    raise UsageError(f"without a log {name_of_command} needs {_option(name)} as well{hint}")
             if arguments.force == "mixed" and arguments.spread is None:
                 raise UsageError("--force mixed needs --spread, the spread of difficulty in logits")
             if arguments.spread is not None and arguments.force != "mixed":
@@ -491,10 +556,12 @@ def _check(arguments: argparse.Namespace) -> None:
         count = 1
         for name in SETTINGS:
             count *= len(getattr(arguments, name) or [None])
-        if count > _MOST_VALUES:
-            raise UsageError(f"these are {count} combinations; at most {_MOST_VALUES} are predicted at once")
+        most = _MOST_VALUES if name_of_command == "predict" else _MOST_SIMULATED
+        if count > most:
+            verb = "predicted" if name_of_command == "predict" else "simulated"
+            raise UsageError(f"these are {count} combinations; at most {most} are {verb} at once")
         if arguments.segment == "all":
-            raise UsageError("--segment all gives several runs; predict needs one")
+            raise UsageError(f"--segment all gives several runs; {name_of_command} needs one")
     _check_outputs(arguments)
 
 

@@ -19,3 +19,7 @@ class ForecastError(JaxgrpoError):
 
 class TuneError(JaxgrpoError):
     """Settings cannot be recommended as asked; the message says what to change."""
+
+
+class SimulationError(JaxgrpoError):
+    """An ensemble cannot be simulated or stored as asked."""

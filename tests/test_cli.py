@@ -144,6 +144,32 @@ def test_bad_logs(capsys, make, options, said):
         (["predict", *TASK, "--learning-rate", "1", "--config", "x"], "--config is about a log"),
         (["predict", "log.csv", *TASK], "--curvature describes a task without a log"),
         (["predict", "log.csv", "--segment", "all"], "--segment all"),
+        (["simulate"], "simulate needs a LOG"),
+        (["simulate", *TASK, "--learning-rate", "1", "--paths", "0"], "--paths"),
+        (["simulate", *TASK, "--learning-rate", "1", "--seed", "-1"], "--seed"),
+        (
+            ["simulate", *TASK, "--learning-rate", "1:9:lin100", "--momentum", "0:0.9:lin30"],
+            "3000 combinations",
+        ),
+        (
+            [
+                "simulate",
+                *TASK,
+                "--learning-rate",
+                "1",
+                "--memory",
+                "1",
+                "--paths",
+                "3",
+                "--group-size",
+                "1:99:lin99",
+            ],
+            "record fewer",
+        ),
+        (
+            ["simulate", *TASK, "--learning-rate", "1e-3", "--momentum", "0.001", "--method", "sde"],
+            "method='exact'",
+        ),
         (["predict", "log.csv", "--log-setting", "nope=1"], "'nope' is no hyperparameter"),
         (["predict", "log.csv", "--log-setting", "group_size=0"], "--group-size must be at least 1"),
         (
@@ -343,6 +369,38 @@ def test_the_table_of_a_prediction(capsys, monkeypatch):
         assert part in out
 
 
+def test_simulate_a_grid_with_a_map(capsys):
+    options = ["--learning-rate", "1e-3:2:log3", "--refresh-interval", "1,4", "--rollout-noise", "10"]
+    more = ["--paths", "300", "--plot", "map.png", "--json", "sim.json", "--save", "runs"]
+    code, out, _ = run(capsys, "simulate", *TASK, *options, *more)
+    assert code == 0 and "diverged" in out and "300 runs a setting" in out
+    content = json.loads(Path("sim.json").read_text())
+    ours = {
+        (one["hyperparameters"]["learning_rate"], one["hyperparameters"]["refresh_interval"]): one
+        for one in content["simulations"]
+    }
+    assert len(ours) == 6 and ours[2.0, 4.0]["diverged"][-1] == 1 and ours[1e-3, 1.0]["diverged"][-1] == 0
+    error, update = 0.03 - 0.86, 0.0
+    for _ in range(60):
+        update = 0.9 * update - 0.1 * 1e-3 * 50 * error
+        error += update
+    slow = ours[1e-3, 1.0]
+    assert abs(slow["mean"][-1] - 0.86 - error) < 4 * slow["mean_error"][-1]
+    chunk = np.load(next(Path("runs").glob("chunk-*.npz")))
+    assert chunk["rewards"].shape == (6, 61, 300) and Path("map.png").stat().st_size > 10_000
+
+
+def test_simulate_the_task_of_a_log(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    log = write_log()
+    options = ["--group-size", "4,16", "--model", "first_order", "--paths", "100", "--plot", "fan.png"]
+    code, out, _ = run(capsys, "simulate", log, "--log-setting", "group_size=8", *options)
+    assert code == 0 and Path("fan.png").exists()
+    assert max(len(line) for line in out.splitlines()) <= 80
+    for part in (": simulated", "Fitted: first order", "39 optimizer steps", "most probable values"):
+        assert part in out, out
+
+
 def test_predict_from_a_log(capsys):
     log = write_log()
     code, out, _ = run(
@@ -419,7 +477,7 @@ def cli_error(capsys, *argv):
 
 def test_help_names_every_command_and_fits_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for argv in ([], ["read"], ["fit"], ["predict"], ["demo"]):
+    for argv in ([], ["read"], ["fit"], ["predict"], ["simulate"], ["demo"]):
         with pytest.raises(SystemExit) as stop:
             cli.main([*argv, "--help"])
         out = capsys.readouterr().out

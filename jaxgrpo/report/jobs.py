@@ -67,14 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    job = {
+    jobs = {
         "read": _read,
         "fit": _fit,
         "predict": _predict,
+        "simulate": _simulate,
         "forecast": _forecast,
         "tune": _tune,
         "demo": _demo,
-    }[arguments.command]
+    }
+    job = jobs[arguments.command]
     result = job(arguments)
     for line in result.skipped:
         _say_aside(f"jaxgrpo: left out: {line}")
@@ -440,9 +442,31 @@ def _predict(arguments: argparse.Namespace) -> Result:
 def _predict_task(arguments: argparse.Namespace) -> Result:
     """Predict a task that is described by options."""
     from jaxgrpo.report import scenarios as s
-    from jaxgrpo.theory.task import Task
 
     names, combinations = _variants(arguments)
+    task = _task(arguments)
+    varied = [name for name in names if len({c[name] for c in combinations}) > 1]
+    steps = s.even_steps(float(arguments.steps))
+    predicted = []
+    for changes in _progress(combinations, "predicting"):
+        hyperparameters = _checked(lambda changes=changes: Hyperparameters(**changes))
+        label = _label(changes, varied or ["learning_rate"])
+        predicted.append(
+            _checked(lambda h=hyperparameters, label=label: s.scenario_of_task(label, h, task, steps))
+        )
+    remarks = []
+    if not arguments.rollout_noise:
+        remarks.append("no --rollout-noise was given, so the bands have no width")
+    details = [_task_line(arguments), _common_settings(predicted)]
+    return _prediction_result(
+        "Predicted runs", predicted, None, f"after {arguments.steps} optimizer steps", remarks, details
+    )
+
+
+def _task(arguments: argparse.Namespace):
+    """The task that is described by options."""
+    from jaxgrpo.theory.task import Task
+
     task = _checked(
         lambda: Task(
             curvature=arguments.curvature,
@@ -454,28 +478,17 @@ def _predict_task(arguments: argparse.Namespace) -> Result:
         )
     )
     _check_rewards(arguments)
-    varied = [name for name in names if len({c[name] for c in combinations}) > 1]
-    steps = s.even_steps(float(arguments.steps))
-    predicted = []
-    for changes in _progress(combinations, "predicting"):
-        hyperparameters = _checked(lambda changes=changes: Hyperparameters(**changes))
-        label = _label(changes, varied or ["learning_rate"])
-        predicted.append(
-            _checked(lambda h=hyperparameters, label=label: s.scenario_of_task(label, h, task, steps))
-        )
+    return task
+
+
+def _task_line(arguments: argparse.Namespace) -> str:
+    """The same in words."""
     force = arguments.force or "harmonic"
     curvature, plateau, start = (
         tables.setting(value or 0.0)
         for value in (arguments.curvature, arguments.plateau, arguments.initial_reward)
     )
-    detail = f"A task of curvature {curvature} ({force} force), plateau {plateau}, initial reward {start}."
-    remarks = []
-    if not arguments.rollout_noise:
-        remarks.append("no --rollout-noise was given, so the bands have no width")
-    details = [detail, _common_settings(predicted)]
-    return _prediction_result(
-        "Predicted runs", predicted, None, f"after {arguments.steps} optimizer steps", remarks, details
-    )
+    return f"A task of curvature {curvature} ({force} force), plateau {plateau}, initial reward {start}."
 
 
 def _check_rewards(arguments: argparse.Namespace) -> None:
@@ -505,13 +518,10 @@ def _common_settings(predicted: Sequence[Any]) -> str:
     return f"All with {line}." if varied else line
 
 
-def _predict_log(arguments: argparse.Namespace) -> Result:
-    """Fit a log and predict its task under other settings."""
+def _fitted(arguments: argparse.Namespace, names: Sequence[str]) -> "Fit":
+    """The fit of the one log whose task is wanted under other settings."""
     from jaxgrpo.inference.fit import fit
-    from jaxgrpo.inference.models import MODELS, OPTIMIZER_MOMENTUM
-    from jaxgrpo.report import scenarios as s
 
-    names, combinations = _variants(arguments)
     own_settings = dict(arguments.log_setting)
     check_settings(own_settings)
     try:
@@ -530,7 +540,16 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
             f"{arguments.logs}: its learning rate is not known, so that no other can be predicted; "
             "give --log-setting learning_rate=VALUE or --config FILE"
         )
-    fitted = fit(one, model=arguments.model, bounds=arguments.bounds)
+    return fit(one, model=arguments.model, bounds=arguments.bounds)
+
+
+def _predict_log(arguments: argparse.Namespace) -> Result:
+    """Fit a log and predict its task under other settings."""
+    from jaxgrpo.inference.models import MODELS, OPTIMIZER_MOMENTUM
+    from jaxgrpo.report import scenarios as s
+
+    names, combinations = _variants(arguments)
+    fitted = _fitted(arguments, names)
     one = fitted.run
     last = float(arguments.steps) if arguments.steps else float(one.steps[-1])
     steps = s.even_steps(last)
@@ -585,6 +604,41 @@ def _predict_log(arguments: argparse.Namespace) -> Result:
         details,
     )
     return result
+
+
+def _simulate(arguments: argparse.Namespace) -> Result:
+    """Simulate a task, fitted to a log or described by options, under one or many settings."""
+    from jaxgrpo.report import simulating
+    from jaxgrpo.report.scenarios import with_inertia, with_settings
+
+    names, combinations = _variants(arguments)
+    acting, inertial = None, []
+    if arguments.logs is None:
+        task, schedule, name, remarks = _task(arguments), None, "Simulated runs", []
+        settings = [_checked(lambda c=changes: Hyperparameters(**c)) for changes in combinations]
+        steps, details = arguments.steps, [_task_line(arguments)]
+        if not arguments.rollout_noise:
+            remarks.append("no --rollout-noise was given, so all runs of a setting are alike")
+    else:
+        fitted = _fitted(arguments, names)
+        task, schedule, name = fitted.task, fitted.schedule, f"{fitted.run.name}: simulated"
+        if arguments.sharpness is not None:
+            task = dataclasses.replace(task, sharpness=arguments.sharpness)
+        own = fitted.hyperparameters[0]
+        settings = [_checked(lambda c=changes: with_settings(own, c)) for changes in combinations]
+        inertia = fitted.parameters.get("inertial_time")
+        if inertia is not None:
+            acting = [with_inertia(one, np.asarray(inertia.value)) for one in settings]
+            if "momentum" in names:
+                inertial.append(simulating.OWN_INERTIA)
+        steps = arguments.steps or max(int(fitted.run.steps[-1]), 1)
+        details = [f"Fitted: {fitted.title}."]
+        remarks = [*inertial, simulating.OF_A_FIT, *fitted.warnings, *fitted.run.warnings]
+    study = _checked(lambda: simulating.simulate_all(arguments, settings, acting, task, steps, schedule))
+    varied = [n for n in names if n != "convention" and len({c[n] for c in combinations}) > 1]
+    details.append(tables.settings_line(settings[0], without=varied))
+    blocks = simulating.report(name, study, varied, details, remarks)
+    return Result(blocks, simulating.as_data(study), lambda: simulating.draw(study, varied, name), name)
 
 
 def _same(a: Hyperparameters, b: Hyperparameters) -> bool:

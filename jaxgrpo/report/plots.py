@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from jaxgrpo.inference.problem import smooth
 from jaxgrpo.report.numbers import interval, number, setting
-from jaxgrpo.report.tables import distinct_names, varied_settings
+from jaxgrpo.report.tables import SETTINGS, distinct_names, varied_settings
 from jaxgrpo.report.text import clean
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from jaxgrpo.inference.forecast import Forecast
     from jaxgrpo.logs.run import Run
     from jaxgrpo.report.scenarios import Scenario
+    from jaxgrpo.simulation.simulate import Ensemble
+    from jaxgrpo.theory.hyperparameters import Hyperparameters
+    from jaxgrpo.theory.task import Task
     from jaxgrpo.tuning.tune import Recommendation
 
 # Okabe and Ito's palette, which all kinds of colour vision tell apart.
@@ -540,4 +543,167 @@ def runs(runs: Sequence["Run"]) -> Figure:
     if len(runs) > len(shown):
         caption += f" The first {len(shown)} of {len(runs)} runs."
     _caption(figure, caption, 60 * columns)
+    return figure
+
+
+def ensemble(runs: "Ensemble", labels: Sequence[str] = (), title: str = "Simulated runs") -> Figure:
+    """Simulated runs as fans of their quantiles, a panel for each configuration.
+
+    Args:
+        runs: What `jaxgrpo.simulate` returned, with one axis of configurations or none.
+        labels: Names of the configurations.
+        title: Title of the picture.
+
+    Returns:
+        The figure; the first 24 configurations are shown.
+    """
+    steps, records = runs.steps, len(runs.steps)
+    mean = np.asarray(runs.mean, float).reshape(-1, records)
+    quantiles = np.asarray(runs.quantiles, float).reshape(len(mean), records, -1)
+    diverged = np.asarray(runs.diverged, float).reshape(-1, records)
+    shown = min(len(mean), MOST_PANELS)
+    columns = min(shown, 1 if shown == 1 else 2 if shown <= 4 else 3 if shown <= 9 else 4)
+    rows = -(-shown // columns)
+    figure = new_figure(max(3.4 * columns, 7.0), max(2.3 * rows, 3.6) + 1.0)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    for axes in panels.flat[shown:]:
+        axes.set_visible(False)
+    levels = sorted(runs.levels)
+    pairs = [(low, 1.0 - low) for low in levels if low < 0.5 and any(abs(1 - low - x) < 1e-9 for x in levels)]
+    for i, axes in enumerate(panels.flat[:shown]):
+        kept = diverged[i] < 0.5
+        last = max(records if kept.all() else int(np.argmin(kept)), 2)
+        seen = [mean[i, :last]]
+        for depth, (low, high) in enumerate(pairs):
+            ends = [
+                quantiles[i, :last, int(np.argmin(np.abs(np.array(runs.levels) - x)))] for x in (low, high)
+            ]
+            axes.fill_between(
+                steps[:last],
+                *ends,
+                color=_FIT,
+                alpha=0.15 + 0.15 * depth,
+                linewidth=0,
+                label=f"{high - low:.0%} of the runs",
+            )
+            seen += ends
+        axes.plot(steps[:last], mean[i, :last], color=_FIT, linewidth=1.8, label="mean")
+        target = float(np.asarray(runs.target, float).reshape(-1)[min(i, np.size(runs.target) - 1)])
+        axes.axhline(target, color=_PLATEAU, linewidth=1.0, linestyle="--", label="target")
+        name = labels[i] if i < len(labels) and labels[i] else ""
+        if diverged[i, -1] > 0:
+            name += f"{': ' if name else ''}{diverged[i, -1]:.0%} diverge"
+        _limits(axes, np.concatenate(seen), [target])
+        axes.set_title(_escape(_short(name, 90 if columns == 1 else 44)), fontsize=9, loc="left")
+        _tidy(axes)
+    panels.flat[0].legend(frameon=False, fontsize=8, loc="best")
+    figure.supylabel("expected reward", fontsize=9)
+    figure.suptitle(_escape(_short(title, 80)), fontsize=11, x=0.01, ha="left")
+    caption = f"Against the optimizer step; {runs.paths} runs each, method {runs.method}."
+    if len(mean) > shown:
+        caption += f" The first {shown} of {len(mean)} settings."
+    _caption(figure, caption, 70 * columns)
+    return figure
+
+
+def _axis(values: np.ndarray, points: int, whole: bool) -> tuple[np.ndarray, bool]:
+    """Fine grid over the range of some values, and whether it is logarithmic."""
+    low, high = float(values.min()), float(values.max())
+    if whole:
+        return np.arange(round(low), round(high) + 1.0), False
+    if low > 0 and high / low >= 8.0:
+        return np.geomspace(low, high, points), True
+    return np.linspace(low, high, points), False
+
+
+def stability_map(
+    settings: Sequence["Hyperparameters"],
+    task: "Task",
+    names: Sequence[str],
+    runs: "Ensemble | None" = None,
+    title: str = "Stability",
+) -> Figure:
+    """Margin to instability over two hyperparameters, with its boundary and that of ringing.
+
+    Args:
+        settings: Configurations; their values of the two settings span the map, the rest is that of the first.
+        task: The task.
+        names: Names of the two settings, such as `("learning_rate", "refresh_interval")`.
+        runs: Simulations of these configurations, to be marked by the share that diverged.
+        title: Title of the picture.
+
+    Returns:
+        The figure. Boundaries are from the exact map and, dashed, from the leading order.
+
+    Raises:
+        ValueError: If not two settings are named, or one of them does not vary.
+    """
+    from jaxgrpo.report.grid import margins
+
+    if len(names) != 2:
+        raise ValueError(f"a map has two axes, got {len(names)} settings")
+    values = [np.array([float(getattr(one, name)) for one in settings]) for name in names]
+    if any(np.ptp(own) == 0 for own in values):
+        raise ValueError("a setting that spans the map must have more than one value")
+    (x, x_log), (y, y_log) = (
+        _axis(own, 60, name == "async_lag") for own, name in zip(values, names, strict=True)
+    )
+    grid = margins(settings[0], task, names, x, y)
+    figure = new_figure(8.0, 5.4)
+    axes = figure.subplots()
+    shade = axes.pcolormesh(
+        x, y, np.clip(grid.margin, -1.0, 1.0), cmap="RdBu", vmin=-1, vmax=1, shading="nearest", alpha=0.75
+    )
+    bar = figure.colorbar(shade, ax=axes, pad=0.02)
+    bar.set_label("margin to instability, exact (-1: twice the critical rate)", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    lines = (
+        (grid.margin, "-", "#222222", 2.0, "unstable beyond: exact"),
+        (grid.leading_margin, "--", "#222222", 1.4, "unstable beyond: leading order"),
+        (
+            grid.ringing,
+            "-",
+            _RATE,
+            1.6,
+            "rings beyond: exact" if grid.exact_ringing else "rings beyond: leading order",
+        ),
+        (grid.leading_ringing, "--", _RATE, 1.2, "rings beyond: leading order"),
+    )
+    for level, style, colour, width, label in lines:
+        if np.nanmin(level) < 0 < np.nanmax(level) and label not in [
+            h for h in axes.get_legend_handles_labels()[1]
+        ]:
+            axes.contour(x, y, level, levels=[0.0], colors=[colour], linestyles=[style], linewidths=[width])
+            axes.plot([], [], color=colour, linestyle=style, linewidth=width, label=label)
+    if runs is not None:
+        lost = np.asarray(runs.diverged, float).reshape(len(settings), -1)[:, -1]
+        for chosen, face, label in (
+            (lost < 0.5, "white", "simulated, fewer than half diverge"),
+            (lost >= 0.5, "#222222", "simulated, half and more diverge"),
+        ):
+            if chosen.any():
+                axes.plot(
+                    values[0][chosen],
+                    values[1][chosen],
+                    "o",
+                    markersize=4.5,
+                    markerfacecolor=face,
+                    markeredgecolor="#222222",
+                    markeredgewidth=0.7,
+                    linestyle="none",
+                    label=label,
+                )
+    if x_log:
+        axes.set_xscale("log")
+    if y_log:
+        axes.set_yscale("log")
+    axes.set_xlabel(SETTINGS[names[0]])
+    axes.set_ylabel(SETTINGS[names[1]])
+    axes.set_title(_escape(_short(title, 80)), fontsize=11, loc="left")
+    axes.legend(frameon=True, fontsize=7.5, loc="best", framealpha=0.9)
+    _tidy(axes)
+    caption = "For the curvature of the task."
+    if task.sharpness is None:
+        caption = "Upper bounds: no sharpness was measured, and the true limits may be much lower."
+    _caption(figure, caption, 110)
     return figure

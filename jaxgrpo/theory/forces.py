@@ -20,6 +20,7 @@ from jaxgrpo.theory.hyperparameters import as_float_leaf, is_concrete
 
 Drive = Callable[[Float[Array, " nodes"]], Float[Array, " nodes"]]
 Scalar = Float[Array, ""] | float
+Scalars = Float[Array, "..."] | float
 
 # Range and spacing of the table of finite-group factors in logits.
 _TABLE_REACH, _TABLE_SPACING = 16.0, 0.125
@@ -379,7 +380,7 @@ class KLAnchored(AbstractForce):
         return -jax.grad(lambda z: anchored(z[None])[0])(state)
 
 
-def check_start(force: AbstractForce, initial_reward: Scalar, plateau: Scalar) -> None:
+def check_start(force: AbstractForce, initial_reward: Scalars, plateau: Scalars) -> None:
     """Refuse a start that no logit has, as far as the values are known.
 
     Args:
