@@ -9,7 +9,7 @@ import io
 import re
 from pathlib import Path
 
-from benchmarks import calibration, forecast, real_logs, speed, tuning
+from benchmarks import calibration, forecast, real_logs, simulation, speed, tuning
 
 
 def captured(function, arguments: list[str]) -> str:
@@ -32,6 +32,7 @@ def main() -> None:
         "Speed": (speed.main, []),
         "Coverage of the fit's 90 % intervals": (calibration.main, ["--runs", "120", "--model", "auto"]),
     }
+    work["Simulation"] = (simulation.main, ["--memory"])
     work["Tuning: search against a grid of a million points"] = (tuning.main, ["optimum"])
     work["Tuning: runs that are really made"] = (tuning.main, ["bandit"])
     if arguments.logs is not None:

@@ -152,21 +152,6 @@ def test_bad_logs(capsys, make, options, said):
             "3000 combinations",
         ),
         (
-            [
-                "simulate",
-                *TASK,
-                "--learning-rate",
-                "1",
-                "--memory",
-                "1",
-                "--paths",
-                "3",
-                "--group-size",
-                "1:99:lin99",
-            ],
-            "record fewer",
-        ),
-        (
             ["simulate", *TASK, "--learning-rate", "1e-3", "--momentum", "0.001", "--method", "sde"],
             "method='exact'",
         ),
