@@ -8,6 +8,7 @@ Run as `python -m benchmarks.forecast FOLDER [FOLDER ...]`.
 """
 
 import argparse
+import contextlib
 import sys
 import time
 import warnings
@@ -19,13 +20,18 @@ from tqdm import tqdm
 import jaxgrpo as jg
 from jaxgrpo.errors import JaxgrpoError
 from jaxgrpo.inference import forecast as prior
-from jaxgrpo.inference.baselines import NormalMixture, carry_forward, fitted_curve
+from jaxgrpo.inference.baselines import NormalMixture, carry_forward, entropy_law, fitted_curve
 from jaxgrpo.inference.forecast import _normal_cdf
 from jaxgrpo.inference.problem import noise_std
 
 FRACTIONS = (0.3, 0.5, 0.7)
 FEWEST = 20
-CURVES = ("exponential", "sigmoid", "power_law")
+CURVES = {
+    "exponential": "exponential",
+    "sigmoid": "sigmoid of ScaleRL",
+    "power_law": "power law",
+    "logistic": "logistic of 2507.18014",
+}
 
 
 def runs_of(folders: list[Path]) -> list[tuple[str, jg.Run]]:
@@ -57,7 +63,9 @@ def score(law: NormalMixture, truth: float) -> tuple[float, float, float, float,
     centre = law.weight @ law.mean
     spread = np.sqrt(law.weight @ (law.std**2 + (law.mean - centre) ** 2))
     low, high = min(centre - 8 * spread, truth), max(centre + 8 * spread, truth)
-    grid = np.linspace(low, high, 2001)
+    # Fine about the middle, where narrow laws have their mass.
+    about = centre + spread * np.sinh(np.linspace(-4.0, 4.0, 301)) / 20.0
+    grid = np.sort(np.concatenate([np.linspace(low, high, 400), about]))
     cumulative = _normal_cdf((grid[:, None] - law.mean) / law.std) @ law.weight
     values = grid if law.bounds is None else np.clip(grid, *law.bounds)
     at = lambda q: float(np.interp(q, cumulative, values))
@@ -106,7 +114,22 @@ def judge(run: jg.Run, fraction: float) -> dict[str, float] | None:
     for curve in CURVES:
         value = fitted_curve(head.reward, x[: len(head)], x[-last:], curve).mean()
         result[curve] = abs(value - truth) / scale
+    entropy = head.channels.get("entropy")
+    result["entropy"] = np.nan
+    if entropy is not None and np.isfinite(entropy).all():
+        value = entropy_law(head.reward, entropy, x[: len(head)], x[-last:]).mean()
+        result["entropy"] = abs(value - truth) / scale
     return result
+
+
+def kinds(run: jg.Run, failed: set[str]) -> list[str]:
+    """The kinds of run that a run is of."""
+    bounded = run.reward.min() >= 0 and run.reward.max() <= 1
+    found = [
+        "rewards in [0, 1]" if bounded else "other rewards",
+        "50 rows or more" if len(run) >= 50 else "shorter",
+    ]
+    return [*found, "a labelled failure"] if run.name in failed else found
 
 
 def interval(values: np.ndarray, families: np.ndarray) -> tuple[float, float]:
@@ -129,7 +152,8 @@ def simulated(runs: int = 2000) -> str:
     for _ in range(runs):
         gain = rng.choice(prior._GAIN) * (rng.choice(prior._UPWARDS) + rng.standard_normal())
         gain *= rng.random() >= prior._LEVEL_ONLY
-        drift = rng.choice(prior._DRIFT, p=prior._DRIFT_PRIOR)
+        drift = np.full(100, rng.choice(prior._DRIFT, p=prior._DRIFT_PRIOR))
+        drift[50:] *= rng.choice(prior._CHANGE, p=prior._CHANGE_PRIOR)
         course = gain * shapes[:, rng.integers(shapes.shape[1])]
         course = course + np.cumsum(np.sqrt(drift) * rng.standard_normal(100))
         rows = np.arange(50.0)
@@ -143,25 +167,30 @@ def simulated(runs: int = 2000) -> str:
     return f"Intervals on {runs} runs drawn from the model's own prior hold " + ", ".join(held) + "."
 
 
-def after_collapse(folder: Path, labels: Path) -> str:
+def after_collapse(folder: Path, failures: list[tuple[str, float | None]]) -> str:
     """Error of forecasts made after the labelled onset of a failure, beside that of carrying forward."""
-    errors, carried, used = [], [], 0
-    for line in labels.read_text().splitlines()[1:]:
-        name, accepted, onset, certainty = line.split("\t")[:4]
-        if accepted == "healthy" or certainty != "clear" or not onset or not (folder / name).is_dir():
+    errors, carried = [], []
+    for name, onset in failures:
+        if onset is None:
             continue
         try:
             run = jg.read_run(folder / name)
         except JaxgrpoError:
             continue
-        start = np.searchsorted(run.logged_steps, float(onset)) / len(run)
+        if np.ptp(run.reward) == 0:
+            continue
+        start = np.searchsorted(run.logged_steps, onset) / len(run)
         scores = [judge(run, part) for part in np.arange(0.2, 0.9, 0.1) if part > start]
-        scores = [s for s in scores if s is not None and np.isfinite(s["error"])]
-        used += bool(scores)
+        scores = [s for s in scores if s is not None]
         if scores:
             errors.append(np.mean([s["error"] for s in scores]))
             carried.append(np.mean([s["carry error"] for s in scores]))
-    return f"After the onset of {used} labelled failures: error {np.mean(errors):.3f}, carrying forward {np.mean(carried):.3f}."
+    difference = np.array(errors) - np.array(carried)
+    doubt = 1.64 * difference.std(ddof=1) / np.sqrt(len(errors))
+    return (
+        f"After the onset of {len(errors)} labelled failures: error {np.mean(errors):.3f}, carrying forward "
+        f"{np.mean(carried):.3f} (difference {difference.mean():+.3f} +- {doubt:.3f})."
+    )
 
 
 def cost() -> str:
@@ -183,6 +212,44 @@ def cost() -> str:
     return f"One forecast of 300 rows with its 90 % interval: {words[0]}; 100 at once: {words[1]} (min / median / max of 5)."
 
 
+def labelled(folder: Path, labels: Path) -> list[tuple[str, float | None]]:
+    """Names of the runs labelled as clear failures, with their onsets where they have one."""
+    rows = [line.split("\t") for line in labels.read_text().splitlines()[1:]]
+    rows = [row for row in rows if row[1] != "healthy" and row[3] == "clear" and (folder / row[0]).is_dir()]
+    return [(row[0], float(row[2]) if row[2] else None) for row in rows]
+
+
+def table(fraction: float, title: str, kept: list[tuple[str, dict[str, float]]]) -> list[str]:
+    """Rows of the table for one group of runs."""
+    families = np.array([family for family, _ in kept])
+    column = lambda key: np.array([s[key] for _, s in kept])
+
+    def error(key: str) -> str:
+        there = np.isfinite(column(key))
+        low, high = interval(column(key)[there], families[there])
+        return f"{column(key)[there].mean():.3f} ({low:.3f} to {high:.3f})"
+
+    sharp = column("relative width") <= np.median(column("relative width"))
+    rows = [
+        f"| {fraction:.0%} | {len(kept)} ({title}) | forecast | {error('error')} | {column('crps').mean():.3f} "
+        f"| {column('half').mean():.2f} | {column('nine').mean():.2f} | {column('error')[sharp].mean():.3f} |"
+    ]
+    for name, key in (("random walk", "walk"), ("clipped mixture", "mixture")):
+        crps = column(f"{key} crps").mean()
+        ratio = f"{crps:.3f} (ours {column('crps').mean() / crps:.2f} of it)"
+        rows.append(f"| | | carry forward, {name} | {error('carry error')} | {ratio} | | | |")
+    if title == "all":
+        rows += [
+            f"| | | {words}, least squares | {error(curve)} | | | | |" for curve, words in CURVES.items()
+        ]
+        there = np.isfinite(column("entropy"))
+        own = column("error")[there].mean()
+        rows.append(
+            f"| | {there.sum()} (entropy logged) | entropy law | {error('entropy')} (ours {own:.3f}) | | | | |"
+        )
+    return rows
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
@@ -192,38 +259,37 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     found = runs_of(arguments.folders)
+    failures = labelled(arguments.folders[0], arguments.labels) if arguments.labels is not None else []
+    failed = set()
+    for name, _ in failures:
+        with contextlib.suppress(JaxgrpoError):
+            failed.add(jg.read_run(arguments.folders[0] / name).name)
     names = sorted({family for family, _ in found})
+    halves = {"first half of families": set(names[::2]), "second half of families": set(names[1::2])}
     print(
         "| seen | runs | method | error (90 % interval) | CRPS | inside 50 % | inside 90 % | error of the sharper half |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    halves = {"all": names, "first half": names[::2], "second half": names[1::2]}
     for fraction in FRACTIONS:
-        scored = [(family, judge(run, fraction)) for family, run in found]
-        for title, chosen in halves.items():
-            kept = [(f, s) for f, s in scored if s is not None and f in chosen]
-            families = np.array([f for f, _ in kept])
-            column = lambda key, kept=kept: np.array([s[key] for _, s in kept])
-            sharp = column("relative width") <= np.median(column("relative width"))
-            low, high = interval(column("error"), families)
-            print(
-                f"| {fraction:.0%} | {len(kept)} ({title}) | forecast | {column('error').mean():.3f} ({low:.3f} to {high:.3f}) "
-                f"| {column('crps').mean():.3f} | {column('half').mean():.2f} | {column('nine').mean():.2f} "
-                f"| {column('error')[sharp].mean():.3f} |"
-            )
-            low, high = interval(column("carry error"), families)
-            carried = f"{column('carry error').mean():.3f} ({low:.3f} to {high:.3f})"
-            print(f"| | | carry forward, random walk | {carried} | {column('walk crps').mean():.3f} | | | |")
-            print(
-                f"| | | carry forward, clipped mixture | {carried} | {column('mixture crps').mean():.3f} | | | |"
-            )
-            for curve in CURVES:
-                print(f"| | | {curve}, least squares | {column(curve).mean():.3f} | | | | |")
+        scored = [(family, run, s) for family, run in found if (s := judge(run, fraction)) is not None]
+        groups = {"all": [(f, s) for f, _, s in scored]}
+        groups |= {title: [(f, s) for f, _, s in scored if f in half] for title, half in halves.items()}
+        for kind in (
+            "rewards in [0, 1]",
+            "other rewards",
+            "50 rows or more",
+            "shorter",
+            "a labelled failure",
+        ):
+            groups[kind] = [(f, s) for f, run, s in scored if kind in kinds(run, failed)]
+        for title, kept in groups.items():
+            if kept:
+                print("\n".join(table(fraction, title, kept)), flush=True)
     print()
     print(simulated())
-    if arguments.labels is not None:
+    if failures:
         print()
-        print(after_collapse(arguments.folders[0], arguments.labels))
+        print(after_collapse(arguments.folders[0], failures))
     print()
     print(cost())
 

@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--parts", action="store_true", help="fit the parts of the reward as well")
     arguments = parser.parse_args(argv)
     cache = Path.home() / ".cache" / "jaxgrpo"
     jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
             continue
         simple = fit.models["exponential"]
         note = "" if fit.models[fit.model].converged else "not converged"
-        if run.parts:
+        if arguments.parts and run.parts:
             try:
                 parts = jg.fit(run, parts=True)
                 note += f" by parts {parts.r_squared:.3f}, {parts.r_squared_smoothed:.3f}"

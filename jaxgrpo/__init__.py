@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from jaxgrpo.theory.task import Task as Task
     from jaxgrpo.theory.trajectory import Prediction as Prediction
     from jaxgrpo.theory.trajectory import predict as predict
+    from jaxgrpo.tuning.constraints import Constraints as Constraints
+    from jaxgrpo.tuning.cost import Prices as Prices
+    from jaxgrpo.tuning.tune import Recommendation as Recommendation
+    from jaxgrpo.tuning.tune import tune as tune
 
 # Where each public name lives. They are imported when they are first used, so that the command line can answer
 # a mistyped option without waiting for JAX.
@@ -65,6 +69,10 @@ _HOMES = {
     "Task": "jaxgrpo.theory.task",
     "Prediction": "jaxgrpo.theory.trajectory",
     "predict": "jaxgrpo.theory.trajectory",
+    "Constraints": "jaxgrpo.tuning.constraints",
+    "Prices": "jaxgrpo.tuning.cost",
+    "Recommendation": "jaxgrpo.tuning.tune",
+    "tune": "jaxgrpo.tuning.tune",
 }
 
 __all__ = [*_HOMES, "plot"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -110,6 +110,26 @@ def _mapping(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _budget(text: str) -> tuple[float, str]:
+    value = _number(text.removesuffix("x"))
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: a budget must be above 0")
+    return value, "x" if text.endswith("x") else ""
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, value = _mapping(text)
+    ends = value.split(":")
+    if len(ends) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=LOW:HIGH")
+    return name.replace("-", "_"), (_number(ends[0]), _number(ends[1]))
+
+
+def _priced(text: str) -> tuple[str, float]:
+    name, value = _mapping(text)
+    return name, _number(value)
+
+
 def _setting(text: str) -> tuple[str, float | str]:
     name, value = _mapping(text)
     name = name.replace("-", "_")
@@ -132,10 +152,12 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _reading() -> _Parser:
+def _reading(framework: str = "--framework") -> _Parser:
     parser = _Parser(add_help=False)
     group = parser.add_argument_group("reading the log")
-    group.add_argument("--framework", metavar="NAME", help="what wrote the log, where it is not recognised")
+    group.add_argument(
+        framework, dest="framework", metavar="NAME", help="what wrote the log, where it is not recognised"
+    )
     group.add_argument(
         "--config", metavar="FILE", help="the framework's configuration, for the hyperparameters"
     )
@@ -235,6 +257,102 @@ def _task_options(parser: argparse.ArgumentParser) -> None:
 
 
 _LOG = "a log: a file, a folder, a gzip, or - for standard input"
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune",
+        usage="jaxgrpo tune [OPTION ...] LOG [LOG ...]",
+        parents=[_reading("--log-framework"), _settings(several=False), _fitting(), _output()],
+        help="recommend the settings of the next run",
+        description="Recommend learning rate, momentum, group size and refresh interval for the next run on the\n"
+        "same task, from one log or from several (which are then fitted jointly).",
+        epilog="examples:\n"
+        "  jaxgrpo tune trainer_state.json --config grpo.yaml --budget 1x --framework trl --plot tune.png\n"
+        "  jaxgrpo tune run1.jsonl run2.jsonl --objective cost --target 0.7 --fix group_size=8\n"
+        "Prices are the log's own timings in seconds where it has them; otherwise a rollout counts 1, training on\n"
+        "one counts 0.5, a synchronisation 8.",
+    )
+    tune.add_argument("logs", metavar="LOG", nargs="+", help=_LOG)
+    goal = tune.add_argument_group("what is wanted")
+    goal.add_argument(
+        "--budget",
+        metavar="B",
+        type=_budget,
+        help="what may be spent, in the unit of the prices, or as a multiple of the log's own cost such as 2x (1x)",
+    )
+    goal.add_argument(
+        "--objective",
+        choices=("reward", "cost"),
+        default="reward",
+        help="most reward, or least cost to --target",
+    )
+    goal.add_argument(
+        "--target", metavar="R", type=_number, help="reward to reach (95 %% of the way to the plateau)"
+    )
+    goal.add_argument(
+        "--fix",
+        metavar="NAME=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="a setting to keep; repeatable",
+    )
+    goal.add_argument(
+        "--range",
+        metavar="NAME=LOW:HIGH",
+        type=_range,
+        action="append",
+        default=[],
+        help="range of a setting; repeatable",
+    )
+    goal.add_argument(
+        "--hold-batch", action="store_true", help="change G at a constant batch, not constant prompts"
+    )
+    goal.add_argument(
+        "--price",
+        metavar="NAME=VALUE",
+        type=_priced,
+        action="append",
+        default=[],
+        help="price of a rollout, of an update (training on one rollout) or of a synchronisation; repeatable",
+    )
+    limits = tune.add_argument_group("limits (0 for none)")
+    limits.add_argument(
+        "--stable", metavar="P", type=_part, default=0.99, help="least probability of stability (0.99)"
+    )
+    limits.add_argument(
+        "--rate-extrapolation",
+        metavar="F",
+        type=_number,
+        default=3.0,
+        help="largest rate over those that were run (3)",
+    )
+    limits.add_argument(
+        "--beyond-stable",
+        metavar="F",
+        type=_number,
+        default=3.0,
+        help="largest share of the stability limit over what runs have survived (3)",
+    )
+    limits.add_argument(
+        "--beyond-noise",
+        metavar="F",
+        type=_number,
+        default=3.0,
+        help="largest gradient noise over what was run (3)",
+    )
+    limits.add_argument("--damping-ratio", metavar="Z", type=_number, help="least damping ratio")
+    limits.add_argument(
+        "--largest-batch", metavar="N", type=_whole, help="most completions in an optimizer step"
+    )
+    tune.add_argument(
+        "--framework",
+        dest="settings_for",
+        metavar="NAME",
+        help="write the settings for trl, verl, openrlhf, nemo-rl, prime-rl... (that of the log)",
+    )
+    tune.add_argument("--certify", metavar="N", type=_whole, help="compare with a grid of N points a setting")
 
 
 def build_parser() -> _Parser:
@@ -382,6 +500,8 @@ def build_parser() -> _Parser:
         default=1,
         help="rows in a row at which the rule must hold (1)",
     )
+
+    _add_tune(commands)
 
     demo = commands.add_parser(
         "demo",

@@ -17,5 +17,9 @@ class ForecastError(JaxgrpoError):
     """A run cannot be forecast as asked."""
 
 
+class TuneError(JaxgrpoError):
+    """Settings cannot be recommended as asked; the message says what to change."""
+
+
 class SimulationError(JaxgrpoError):
     """An ensemble cannot be simulated or stored as asked."""

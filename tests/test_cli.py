@@ -585,3 +585,46 @@ def test_forecast_of_several_logs_leaves_out_what_cannot_be(capsys):
 
 def test_forecast_refuses_a_horizon_that_is_past(capsys):
     assert "--horizon 10 is not beyond step 40" in refused(capsys, "forecast", write_log(), "--horizon", 10)
+
+
+def test_tune_predicts_fixed_settings_and_writes_them(capsys, tmp_path):
+    fixed = ["learning_rate=6e-4", "momentum=0.9", "group-size=8", "refresh_interval=1"]
+    argv = [
+        "tune",
+        DEMO,
+        "--config",
+        CONFIG,
+        "--model",
+        "first_order",
+        "--budget",
+        "0.3x",
+        "--framework",
+        "trl",
+    ]
+    argv += [word for setting in fixed for word in ("--fix", setting)]
+    code, out, err = run(capsys, *argv, "--plot", "tune.png", "--json", "tune.json")
+    assert code == 0 and err == ""
+    for words in (
+        "recommended",
+        "Settings for TRL",
+        "num_generations",
+        "The advice fails if",
+        "What to run to learn more",
+    ):
+        assert words in out
+    advice = json.loads(Path("tune.json").read_text())["recommendation"]
+    assert advice["settings"]["learning_rate"] == advice["hyperparameters"]["learning_rate"] == 6e-4
+    assert advice["recommended"]["reward"][0] > advice["current"]["reward"][0]
+    assert Path("tune.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--budget=-1"], "budget must be above 0"),
+        (["--range", "group_size=4"], "NAME=LOW:HIGH"),
+        (["--stable", "2"], "no part between 0 and 1"),
+    ],
+)
+def test_tune_refuses_what_it_cannot_use(capsys, options, said):
+    assert said in refused(capsys, "tune", DEMO, "--config", CONFIG, *options)

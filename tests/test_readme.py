@@ -141,7 +141,7 @@ def shell_lines() -> list[str]:
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("jaxgrpo ")])
 def test_commands_are_understood(line):
     arguments = build_parser().parse_args(shlex.split(line, comments=True)[1:])
-    assert arguments.command in ("read", "fit", "predict", "simulate", "forecast", "demo")
+    assert arguments.command in ("read", "fit", "predict", "simulate", "tune", "forecast", "demo")
 
 
 def test_every_command_is_shown():

@@ -7,10 +7,10 @@ import numpy as np
 
 from jaxgrpo.inference.problem import noise_std
 
-Curve = Literal["exponential", "sigmoid", "power_law"]
+Curve = Literal["exponential", "sigmoid", "power_law", "logistic"]
 
 # Widths of the random walk over that of the blocks' differences, and their weights, for the scale mixture.
-_WIDTHS = np.array([0.3, 0.6, 1.0, 1.8, 3.0])
+_WIDTHS = np.array([0.1, 0.2, 0.4, 0.8, 1.6])
 _WEIGHTS = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
 _BLOCKS = 8
 
@@ -34,7 +34,7 @@ class NormalMixture:
 
 def carry_forward(
     rewards: np.ndarray,
-    rows: float,
+    rows: float | int,
     average: int = 1,
     *,
     mixture: bool,
@@ -48,7 +48,7 @@ def carry_forward(
         rewards: Rewards seen.
         rows: Rows from the last one seen to the middle of what is forecast.
         average: Rows over which the forecast reward is a mean.
-        mixture: Whether the width of the walk is a scale mixture (0.3 to 3 times), instead of one.
+        mixture: Whether the width of the walk is a scale mixture (0.1 to 1.6 times), instead of one.
         bounds: Bounds to clip at.
 
     Returns:
@@ -74,7 +74,8 @@ def fitted_curve(rewards: np.ndarray, x: np.ndarray, ahead: np.ndarray, curve: C
     r"""A saturating curve by least squares: a grid over its shape, its level and gain in closed form.
 
     `exponential` is $a + b(1 - e^{-x/t})$, `sigmoid` ScaleRL's $a + b/(1 + (t/x)^s)$ (arXiv 2510.13786) and `power_law`
-    $a - b(1 + x/t)^{-s}$.
+    $a - b(1 + x/t)^{-s}$, and `logistic` $a + b/(1 + e^{-(x - s t)/t})$, which is the law of arXiv 2507.18014 for a single run:
+    what it says of the model's size is then part of $a$ and $b$.
 
     Args:
         rewards: Rewards seen.
@@ -96,6 +97,7 @@ def fitted_curve(rewards: np.ndarray, x: np.ndarray, ahead: np.ndarray, curve: C
         "exponential": [1.0],
         "sigmoid": np.geomspace(0.5, 5.0, 15),
         "power_law": np.geomspace(0.25, 4.0, 9),
+        "logistic": np.linspace(0.0, 8.0, 9),
     }
     if curve not in powers:
         raise ValueError(f"curve must be one of {', '.join(powers)}, got {curve!r}")
@@ -106,6 +108,8 @@ def fitted_curve(rewards: np.ndarray, x: np.ndarray, ahead: np.ndarray, curve: C
             return -np.expm1(-at / t)
         if curve == "sigmoid":
             return 1.0 / (1.0 + (t / np.maximum(at, 1e-12)) ** s)
+        if curve == "logistic":
+            return 1.0 / (1.0 + np.exp(-(np.clip(at / t - s, -50.0, 50.0))))
         return 1.0 - (1.0 + at / t) ** -s
 
     seen = shapes(x)
@@ -119,3 +123,28 @@ def fitted_curve(rewards: np.ndarray, x: np.ndarray, ahead: np.ndarray, curve: C
         return np.full(ahead.shape, rewards.mean())
     gain = across[best] / square[best]
     return rewards.mean() + gain * (shapes(ahead)[best] - seen[best].mean())
+
+
+def entropy_law(rewards: np.ndarray, entropy: np.ndarray, x: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+    r"""The reward that the entropy of the policy allows: $R = b - a e^H$ (arXiv 2505.22617), by least squares.
+
+    The entropy itself is carried on by the exponential that fits it best.
+
+    Args:
+        rewards: Rewards seen.
+        entropy: Entropies beside them.
+        x: Their steps from 0 on.
+        ahead: Where the reward is wanted.
+
+    Returns:
+        The reward at `ahead`; the mean where the entropy stands still.
+    """
+    rewards, entropy = np.asarray(rewards, float), np.asarray(entropy, float)
+    seen = np.exp(np.minimum(entropy, 50.0))
+    centred = seen - seen.mean()
+    square = float(centred @ centred)
+    if square < 1e-12:
+        return np.full(np.shape(ahead), rewards.mean())
+    slope = float(centred @ (rewards - rewards.mean())) / square
+    later = np.clip(fitted_curve(entropy, x, ahead, "exponential"), 0.0, 50.0)
+    return rewards.mean() + slope * (np.exp(later) - seen.mean())

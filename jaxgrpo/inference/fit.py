@@ -232,17 +232,45 @@ class Fit:
             tasks = _task(self.problem, self.posterior, theta)
             if not self.posterior.specification.free[m.EXPONENT]:
                 exponent = np.exp(0.5 * np.random.default_rng(2).standard_normal(draws))
-                tasks = eqx.tree_at(
-                    lambda t: (t.learning_rate_exponent, t.reference_learning_rate),
-                    tasks,
-                    (jnp.asarray(exponent), jnp.full(draws, known)),
-                    is_leaf=lambda x: x is None,
-                )
+                tasks = _with_exponent(tasks, exponent, known)
             curves = np.asarray(eqx.filter_vmap(lambda t: predict(acting, t, steps, schedule).mean)(tasks))
         curves = np.where(np.isfinite(curves), curves, np.nan)
         tail = 0.5 * (1.0 - level)
         lower, upper = np.nanquantile(curves, [tail, 1.0 - tail], axis=0)
         return Outlook(steps, mode, lower, upper)
+
+    @property
+    def inertial_time(self) -> float | None:
+        """Inertial time of a model that has its own instead of the optimizer's, in optimizer steps."""
+        momentum = _own_momentum(self.posterior)
+        return None if momentum is None else momentum / (1.0 - momentum)
+
+    def draw(self, count: int, seed: int = 0) -> Task:
+        """Tasks from the posterior, spread evenly (a Latin hypercube), so that few of them represent it.
+
+        At rates that were not run they differ in the exponent of the learning rate as `predict` has it. The inertia of a
+        model that has its own is held at its most probable value.
+
+        Args:
+            count: Number of draws.
+            seed: Which of the hypercubes.
+
+        Returns:
+            The task with a leading axis of draws on every leaf.
+        """
+        from statistics import NormalDist
+
+        rng = np.random.default_rng(seed)
+        strata = np.stack([rng.permutation(count) for _ in range(len(m.PARAMETERS) + 1)], axis=1)
+        normal = np.vectorize(NormalDist().inv_cdf)((strata + 0.5) / count)
+        given = _own_momentum(self.posterior) is not None
+        theta = _draw(self.posterior, count, seed, given_form=given, noise=normal[:, :-1])
+        with jax.enable_x64(True):
+            tasks = _task(self.problem, self.posterior, theta)
+            if not self.posterior.specification.free[m.EXPONENT]:
+                known = float(self.hyperparameters[0].learning_rate)
+                tasks = _with_exponent(tasks, np.exp(0.5 * normal[:, -1]), known)
+        return tasks
 
     def band(self, steps, level: float = LEVEL, run: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Interval of the expected reward, from the uncertainty of the parameters.
@@ -685,16 +713,20 @@ def _natural(problem: Problem, posterior: _Posterior, theta: np.ndarray) -> dict
     return out
 
 
-def _draw(posterior: _Posterior, draws: int, seed: int, given_form: bool = False) -> np.ndarray:
+def _draw(
+    posterior: _Posterior, draws: int, seed: int, given_form: bool = False, noise: np.ndarray | None = None
+) -> np.ndarray:
     """Draws from the Gaussian approximation of the posterior, in unconstrained coordinates.
 
-    With `given_form` the form parameter (the inertia of a model that has its own) stays at the mode.
+    With `given_form` the form parameter (the inertia of a model that has its own) stays at the mode; `noise` are the standard
+    normal numbers to make them from.
     """
     covariance = posterior.covariance
     if given_form and covariance[m.FORM, m.FORM] > 0:
         column = covariance[:, m.FORM]
         covariance = covariance - np.outer(column, column) / column[m.FORM]
-    noise = np.random.default_rng(seed).standard_normal((draws, len(m.PARAMETERS)))
+    if noise is None:
+        noise = np.random.default_rng(seed).standard_normal((draws, len(m.PARAMETERS)))
     values, vectors = np.linalg.eigh(covariance)
     return posterior.mode + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
 
@@ -797,6 +829,16 @@ def _task(problem: Problem, posterior: _Posterior, theta: np.ndarray | None = No
         force=force,
         learning_rate_exponent=leaf(exponent),
         reference_learning_rate=None if reference is None else leaf(reference),
+    )
+
+
+def _with_exponent(tasks: Task, exponent: np.ndarray, reference: float) -> Task:
+    """Tasks that differ in how the force grows with the learning rate, measured at a given one."""
+    return eqx.tree_at(
+        lambda t: (t.learning_rate_exponent, t.reference_learning_rate),
+        tasks,
+        (jnp.asarray(exponent), jnp.full(exponent.shape, reference)),
+        is_leaf=lambda x: x is None,
     )
 
 

@@ -116,7 +116,7 @@ def forecast_report(ahead: Ahead) -> list[Block]:
     blocks += [Heading("In short"), Pairs(pairs)]
     blocks.append(
         Paragraph(
-            "Intervals are of the expected reward, without the noise of single batches; on public logs 87 to 90 % of the "
+            "Intervals are of the expected reward, without the noise of single batches; on public logs 87 to 91 % of the "
             "90 % intervals held what came. Collapses and late rises come without warning: they are half of what is missed."
         )
     )

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FINE, BAD_INPUT = 0, 2
 # Fields of a task that an option sets.
 _TASK_FIELDS = ("curvature", "plateau", "initial_reward", "rollout_noise", "sharpness", "spread", "floor")
+# Frameworks whose settings are written without being asked for, where the log is theirs.
+_WRITABLE = ("trl", "verl", "openrlhf", "nemo-rl", "prime-rl")
 # Runs are fitted in portions of this size, so that a progress bar can move.
 _PORTION = 16
 
@@ -71,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         "predict": _predict,
         "simulate": _simulate,
         "forecast": _forecast,
+        "tune": _tune,
         "demo": _demo,
     }
     job = jobs[arguments.command]
@@ -252,6 +255,67 @@ def _forecast(arguments: argparse.Namespace) -> Result:
     content = {"forecasts": [forecasting.of_forecast(ahead) for ahead in several]}
     return Result(
         blocks, content, lambda: forecasting.picture(several), several[0].forecast.run.name, skipped
+    )
+
+
+def _tune(arguments: argparse.Namespace) -> Result:
+    """Fit logs jointly and recommend the settings of the next run."""
+    runs, skipped = _read_all(arguments, "longest")
+    from jaxgrpo.inference.fit import fit
+    from jaxgrpo.report import tuning
+    from jaxgrpo.tuning.constraints import Constraints
+    from jaxgrpo.tuning.cost import prices_from_mapping, prices_from_run
+    from jaxgrpo.tuning.tune import tune
+
+    for one in runs:
+        if one.hyperparameters is None or not float(one.hyperparameters.learning_rate) > 0:
+            raise ReadError(
+                f"{one.name}: its learning rate is not known; give --learning-rate or --config FILE"
+            )
+    fitted = fit(runs if len(runs) > 1 else runs[0], model=arguments.model, bounds=arguments.bounds)
+    one, h = fitted.run, fitted.hyperparameters[0]
+    given = dict(arguments.price)
+    prices = prices_from_mapping(given) if given else prices_from_run(one, h)[0]
+    budget = arguments.budget
+    if budget is not None and budget[1] == "x":
+        budget = budget[0] * float(prices.per_step(h)) * (float(one.steps[-1]) + one.steps_per_row)
+    elif budget is not None:
+        budget = budget[0]
+    limits = Constraints(
+        stability_probability=arguments.stable,
+        rate_extrapolation=arguments.rate_extrapolation or None,
+        beyond_stable=arguments.beyond_stable or None,
+        beyond_noise=arguments.beyond_noise or None,
+        damping_ratio=arguments.damping_ratio,
+        largest_batch=arguments.largest_batch,
+    )
+    advice = tune(
+        fitted,
+        {**dict(arguments.range), **dict(arguments.fix)},
+        budget,
+        objective=arguments.objective,
+        target=arguments.target,
+        prices=prices if given else None,
+        constraints=limits,
+        hold="rollouts_per_step" if arguments.hold_batch else "prompts_per_step",
+        sharpness=arguments.sharpness,
+        certify=arguments.certify or 0,
+    )
+    framework = arguments.settings_for or (one.framework if one.framework in _WRITABLE else None)
+    if framework is not None and advice.supported:
+        try:
+            advice.to_framework(framework)
+        except ValueError as error:
+            if arguments.settings_for:
+                raise JaxgrpoError(f"--framework {framework}: {error}") from error
+            framework = None
+    title = f"{one.name}: settings for the next run"
+    return Result(
+        tuning.tune_report(advice, one, framework),
+        {"recommendation": tuning.of_recommendation(advice, framework)},
+        lambda: tuning.picture(advice, one),
+        title,
+        skipped,
     )
 
 

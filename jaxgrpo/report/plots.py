@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from jaxgrpo.simulation.simulate import Ensemble
     from jaxgrpo.theory.hyperparameters import Hyperparameters
     from jaxgrpo.theory.task import Task
+    from jaxgrpo.tuning.tune import Recommendation
 
 # Okabe and Ito's palette, which all kinds of colour vision tell apart.
 _DATA, _SMOOTHED, _FIT, _PLATEAU, _RATE = "#8a8a8a", "#222222", "#0072B2", "#D55E00", "#009E73"
@@ -403,6 +404,84 @@ def prediction(
     if len(scenarios) > len(shown):
         caption += f" The first {len(shown)} of {len(scenarios)} predictions."
     _caption(figure, caption, 118)
+    return figure
+
+
+def tuning(recommendation: "Recommendation", run: "Run | None" = None) -> Figure:
+    """Predicted courses of the recommended settings and of those that were run, and what more or less would buy.
+
+    Args:
+        recommendation: The recommendation.
+        run: The run that it starts from, whose rewards are drawn.
+
+    Returns:
+        The figure.
+    """
+    a = recommendation
+    several = a.supported and a.frontier is not None
+    figure = new_figure(11.0 if several else 8.0, 4.8)
+    axes = figure.add_subplot(1, 2, 1) if several else figure.subplots()
+    unit = a.prices.unit
+    seen: list[np.ndarray] = []
+    if run is not None:
+        price = float(a.prices.per_step(a.current.hyperparameters))
+        spent = run.steps * price
+        keep = spent <= 1.05 * a.budget
+        axes.plot(
+            spent[keep],
+            run.reward[keep],
+            ".",
+            color=_DATA,
+            markersize=3,
+            alpha=0.6,
+            label="rewards as logged",
+        )
+        seen.append(run.reward[keep])
+    sides = [(a.predicted_current, a.current, "as run", _SMOOTHED)]
+    if a.supported:
+        sides.append((a.predicted, a.recommended, "recommended", _FIT))
+    for outlook, side, label, colour in sides:
+        x = outlook.steps * float(a.prices.per_step(side.hyperparameters))
+        axes.fill_between(x, outlook.lower, outlook.upper, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(x, outlook.mean, color=colour, linewidth=1.8, label=label)
+        seen += [outlook.lower, outlook.upper]
+    if a.target is not None:
+        axes.axhline(a.target, color=_PLATEAU, linewidth=1.0, linestyle="--", label="target")
+    _limits(axes, np.concatenate(seen))
+    axes.set_xlabel(f"spent ({unit})")
+    axes.set_ylabel("reward")
+    axes.legend(frameon=False, fontsize=8, loc="best")
+    title(axes, "no recommendation" if not a.supported else "predicted courses", small=False)
+    _tidy(axes)
+    if several and a.frontier is not None:
+        other = figure.add_subplot(1, 2, 2)
+        f = a.frontier
+        outcome = np.exp(-f.outcome) if a.goal == "cost" else f.outcome
+        other.plot(f.budget, outcome, "o-", color=_FIT, markersize=4, linewidth=1.6)
+        own = int(np.argmin(np.abs(f.budget - a.budget)))
+        other.plot(f.budget[own], outcome[own], "o", color=_PLATEAU, markersize=8, label="recommended")
+        if a.goal == "reward":
+            other.plot(a.budget, a.current.reward[0], "s", color=_SMOOTHED, markersize=6, label="as run")
+        other.set_xscale("log")
+        ticks = [float(b) for b in f.budget]
+        other.set_xticks(ticks, [number(b) for b in ticks], fontsize=8, rotation=30)
+        other.minorticks_off()
+        other.set_xlabel(f"budget ({unit})")
+        label = (
+            f"cost to reach {number(a.target)} ({unit})"
+            if a.goal == "cost"
+            else "reward at the end of the budget"
+        )
+        other.set_ylabel(label if a.goal in ("cost", "reward") else "objective")
+        other.legend(frameon=False, fontsize=8, loc="best")
+        title(other, "what more or less would buy", small=False)
+        _tidy(other)
+    _caption(
+        figure,
+        "Bands: where the expected reward lies with 90 % probability, as far as the fit leaves it open."
+        + (f" No advice: {a.refusal}." if not a.supported else ""),
+        150 if several else 110,
+    )
     return figure
 
 

@@ -153,6 +153,30 @@ def _unit_responses(momentum, stiffness, refresh_interval, staleness):
     return *_responses(momentum, reduced, refresh_interval), reduced
 
 
+def cycle_responses(
+    momentum: Scalars, stiffness: Scalars, refresh_interval: Scalars, staleness: Scalars = 1.0
+) -> tuple[Float[Array, "..."], ...]:
+    r"""What one refresh cycle does to error and velocity, in parts.
+
+    With $B = [1-h', \mu; -h', \mu]$, $h' = h(1-\rho)$: the responses $a_e, a_u$ of $(e, u)$ to a unit force held over the
+    cycle, $B^K_{uu}$, and $h'$; $B^K = [1 - h' a_e, \mu a_u; -h' a_u, B^K_{uu}]$.
+
+    Args:
+        momentum: $\mu$.
+        stiffness: $h$ per step.
+        refresh_interval: $K$.
+        staleness: $\rho$.
+
+    Returns:
+        $a_e$, $a_u$, $B^K_{uu}$ and $h'$.
+    """
+    whole = is_known_one(staleness)
+    momentum, stiffness, refresh_interval, staleness = jnp.broadcast_arrays(
+        *_as_floats(momentum, stiffness, refresh_interval, staleness)
+    )
+    return _unit_responses(momentum, stiffness, refresh_interval, 1.0 if whole else staleness)
+
+
 def characteristic_at_one(
     momentum: Scalars, stiffness: Scalars, refresh_interval: Scalars, staleness: Scalars = 1.0
 ) -> Float[Array, "..."]:

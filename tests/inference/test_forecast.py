@@ -53,11 +53,13 @@ def dense(rewards, u, ahead, unit):
                 seen = covariance[:-1, :-1] + sigma**2 * np.eye(len(u))
                 across = covariance[-1, :-1]
                 solved = np.linalg.solve(seen, np.stack([y - expected[:-1], across], axis=1))
-                means.append(expected[-1] + across @ solved[:, 0])
-                variances.append(covariance[-1, -1] - across @ solved[:, 1])
                 likelihood = stats.multivariate_normal(expected[:-1], seen).logpdf(y)
                 spread = -0.5 * (np.log(sigma) / module._NOISE_SPREAD) ** 2
-                log_weight.append(likelihood + np.log(share) + spread + np.log(prior))
+                variance = covariance[-1, -1] - across @ solved[:, 1]
+                for factor, chance in zip(module._CHANGE, module._CHANGE_PRIOR, strict=True):
+                    means.append(expected[-1] + across @ solved[:, 0])
+                    variances.append(variance + (factor - 1) * sigma**2 * drift * (rows[-1] - rows[-2]))
+                    log_weight.append(likelihood + np.log(share) + spread + np.log(prior * chance))
     weight = np.exp(np.array(log_weight) - np.max(log_weight))
     return weight / weight.sum(), np.array(means), np.array(variances)
 
@@ -78,9 +80,9 @@ def test_mixture_is_that_of_dense_gaussian_algebra():
 
 def test_padding_changes_nothing():
     runs = [rising(n=n, seed=n) for n in (8, 60, 23)]
-    together = jg.forecast_each(runs, horizon=120.0)
+    together = jg.forecast_each(runs, [70.0, 120.0])
     for run, one in zip(runs, together, strict=True):
-        alone = jg.forecast(run, horizon=120.0)
+        alone = jg.forecast(run, [70.0, 120.0])
         np.testing.assert_allclose(one.quantile(0.2), alone.quantile(0.2), rtol=1e-12)
 
 
@@ -94,7 +96,7 @@ def test_padding_changes_nothing():
 def test_quantiles_are_ordered_finite_and_inside_the_bounds(seed, n, noise, slope):
     generator = np.random.default_rng(seed)
     rewards = np.clip(0.5 + slope * np.arange(n) / n + noise * generator.standard_normal(n), 0, 1)
-    ahead = jg.forecast(a_run(rewards), horizon=2.0 * n)
+    ahead = jg.forecast(a_run(rewards), [n + 1.0, 1.5 * n, 2.0 * n])
     quantiles = np.array([ahead.quantile(q) for q in (0.01, 0.25, 0.5, 0.75, 0.99)])
     assert np.all(np.isfinite(quantiles)) and np.all(np.diff(quantiles, axis=0) >= 0)
     assert quantiles.min() >= 0.0 and quantiles.max() <= 1.0
@@ -112,15 +114,16 @@ def test_samples_have_the_moments_of_the_law():
 
 
 def test_intervals_cover_what_the_prior_itself_draws():
-    """600 runs drawn from the model: coverage of the expected reward at the end of the plan."""
+    """300 runs drawn from the model: coverage of the expected reward at the end of the plan."""
     generator = np.random.default_rng(5)
     runs, truth = [], []
-    for _ in range(600):
+    for _ in range(300):
         u = np.arange(100.0) / 99.0
         size = generator.choice(module._GAIN)
         gain = size * (generator.choice(module._UPWARDS) + generator.standard_normal())
         gain = 0.0 if generator.random() < module._LEVEL_ONLY else gain
-        drift = generator.choice(module._DRIFT, p=module._DRIFT_PRIOR)
+        drift = np.full(100, generator.choice(module._DRIFT, p=module._DRIFT_PRIOR))
+        drift[50:] *= generator.choice(module._CHANGE, p=module._CHANGE_PRIOR)
         course = gain * shape(generator.integers(module._SHAPES), u)
         course += np.cumsum(np.sqrt(drift) * generator.standard_normal(100))
         runs.append(a_run((course + generator.standard_normal(100))[:50]))
@@ -129,7 +132,7 @@ def test_intervals_cover_what_the_prior_itself_draws():
     for level in (0.5, 0.9):
         ends = np.array([f.interval(level) for f in forecasts])[..., 0]
         covered = np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1]))
-        assert covered == pytest.approx(level, abs=3.5 * np.sqrt(level * (1 - level) / 600))
+        assert covered == pytest.approx(level, abs=3.5 * np.sqrt(level * (1 - level) / 300))
 
 
 def test_a_decay_of_the_learning_rate_ends_the_rise():
@@ -149,6 +152,15 @@ def test_learning_that_is_over_is_told_to_stop_and_a_rise_to_go_on():
     over = jg.forecast(flat, horizon=600.0).stop(gain=0.03, within=100, chance=0.05)
     assert over.stop and over.probability < 0.05 and "below 5%" in over.reason
     assert not jg.forecast(rising(noise=0.01), horizon=100.0).stop(gain=0.01, within=20).stop
+
+
+def test_a_plateau_owns_up_to_the_drift_until_the_horizon():
+    """Of what drifts the settled level is no better known than the level at the horizon."""
+    walk = 0.5 + 0.02 * np.cumsum(np.random.default_rng(9).standard_normal(120))
+    ahead = jg.forecast(a_run(walk + 0.01), horizon=480.0, bounds=None)
+    low, high = ahead.interval(0.9)
+    assert ahead.plateau.upper - ahead.plateau.lower > 0.95 * (high[-1] - low[-1])
+    assert not ahead.plateau.identified
 
 
 def test_steps_to_and_exceeding_agree_with_a_clear_course():

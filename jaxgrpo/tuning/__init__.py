@@ -1,0 +1,1 @@
+"""Choose the next run's settings by gradients through predicted courses."""
