@@ -4,7 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxgrpo import lab as lab
     from jaxgrpo.errors import SimulationError as SimulationError
+    from jaxgrpo.inference.curvature import measure_curvature as measure_curvature
     from jaxgrpo.inference.fit import Fit as Fit
     from jaxgrpo.inference.fit import fit as fit
     from jaxgrpo.inference.fit import fit_each as fit_each
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when they are first used, so that the command line can answer
 # a mistyped option without waiting for JAX.
 _HOMES = {
+    "measure_curvature": "jaxgrpo.inference.curvature",
     "Fit": "jaxgrpo.inference.fit",
     "fit": "jaxgrpo.inference.fit",
     "fit_each": "jaxgrpo.inference.fit",
@@ -75,12 +78,14 @@ _HOMES = {
     "tune": "jaxgrpo.tuning.tune",
 }
 
-__all__ = [*_HOMES, "plot"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_HOMES, "lab", "plot"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     if name == "plot":
         value = import_module("jaxgrpo.report.plots")
+    elif name == "lab":
+        value = import_module("jaxgrpo.lab")
     elif name in _HOMES:
         # Hyperparameters.from_framework knows the frameworks' settings once this is imported.
         import_module("jaxgrpo.logs.frameworks")

@@ -1,0 +1,91 @@
+"""What a claim is: a prediction that is made and kept, and the run that tests it afterwards."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the theory.
+
+    Attributes:
+        name: Short name.
+        statement: What is claimed, in a sentence.
+        tolerance: Largest error with which it holds.
+        predict: Makes the prediction; whatever else it returns is handed to `measure`.
+        measure: Runs the test and returns what was found.
+        error: From prediction and measurement to the error that is compared with the tolerance.
+        quick: Whether it belongs to the quick set.
+        criterion: What the error is, in words.
+    """
+
+    name: str
+    statement: str
+    tolerance: float
+    predict: Callable[[], "Prediction"]
+    measure: Callable[["Prediction"], np.ndarray]
+    error: Callable[["Prediction", np.ndarray], float]
+    criterion: str
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Numbers predicted before the run that tests them, with what the run needs.
+
+    Attributes:
+        values: The numbers.
+        labels: What each one is of.
+        given: What the measurement needs to know.
+    """
+
+    values: np.ndarray
+    labels: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim after its test.
+
+    Attributes:
+        name: Its name.
+        statement: What was claimed.
+        predicted: Predicted numbers.
+        measured: Measured numbers.
+        labels: What each number is of.
+        error: The error.
+        tolerance: Largest error allowed.
+        criterion: What the error is.
+        passed: Whether the claim held.
+        seconds: Wall time of prediction and test.
+    """
+
+    name: str
+    statement: str
+    predicted: tuple[float, ...]
+    measured: tuple[float, ...]
+    labels: tuple[str, ...]
+    error: float
+    tolerance: float
+    criterion: str
+    passed: bool
+    seconds: float
+
+
+def largest_relative(prediction: Prediction, measured: np.ndarray) -> float:
+    """Largest relative deviation."""
+    return float(np.max(np.abs(measured / prediction.values - 1.0)))
+
+
+def largest_absolute(prediction: Prediction, measured: np.ndarray) -> float:
+    """Largest absolute deviation."""
+    return float(np.max(np.abs(measured - prediction.values)))
+
+
+def at_least(prediction: Prediction, measured: np.ndarray) -> float:
+    """How far any number stays below the one that was promised."""
+    return float(np.max(prediction.values - measured))
