@@ -31,10 +31,10 @@ def main() -> None:
     work: dict[str, tuple] = {
         "Speed": (speed.main, []),
         "Coverage of the fit's 90 % intervals": (calibration.main, ["--runs", "120", "--model", "auto"]),
+        "Simulation": (simulation.main, ["--memory"]),
+        "Tuning: search against a grid of a million points": (tuning.main, ["optimum"]),
+        "Tuning: runs that are really made": (tuning.main, ["bandit"]),
     }
-    work["Simulation"] = (simulation.main, ["--memory"])
-    work["Tuning: search against a grid of a million points"] = (tuning.main, ["optimum"])
-    work["Tuning: runs that are really made"] = (tuning.main, ["bandit"])
     if arguments.logs is not None:
         folders = [str(folder) for folder in (arguments.logs, arguments.more_logs) if folder is not None]
         labels = arguments.logs / "labels.tsv"

@@ -4,6 +4,7 @@ A force is a function from parameters to the direction in which the optimizer pu
 from `jax.jvp`; everything here is built on that alone, so that it serves any policy written in JAX.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -75,13 +76,14 @@ def arnoldi(
     return basis[:size], projection[:size, :size]
 
 
-def _two(force: Callable, parameters: Tree) -> tuple[Callable, bool]:
-    """The force as a function of the current parameters and of those that sampled."""
-    try:
-        jax.eval_shape(force, parameters, parameters)
-    except TypeError:
-        return (lambda now, old: force(now)), False
-    return force, True
+def _takes_two(force: Callable) -> bool:
+    """Whether a force distinguishes the current parameters from those that sampled."""
+    places = [
+        p
+        for p in inspect.signature(force).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty and p.name != "key"
+    ]
+    return len(places) > 1
 
 
 def measure_curvature(
@@ -129,8 +131,7 @@ def measure_curvature(
     flat, unravel = ravel_pytree(parameters)
     sampled = samples > 0
     keys = jax.random.split(jax.random.fold_in(key, 1), max(samples, 1))
-    plain = (lambda *a: force(*a, key=keys[0])) if sampled else force
-    _, both = _two(plain, parameters)
+    both = _takes_two(force)
 
     def vector(now, old, one):
         given = {"key": one} if sampled else {}

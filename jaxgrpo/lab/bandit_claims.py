@@ -304,7 +304,6 @@ def claims() -> list[Claim]:
             *ringing,
             largest_relative,
             relative,
-            quick=True,
         ),
         Claim(
             "bandit-threshold",
@@ -313,7 +312,6 @@ def claims() -> list[Claim]:
             *thresholds,
             largest_relative,
             relative,
-            quick=True,
         ),
         Claim(
             "bandit-async-threshold",
@@ -330,7 +328,6 @@ def claims() -> list[Claim]:
             *overdamped,
             largest_relative,
             relative,
-            quick=True,
         ),
         Claim(
             "bandit-slow-start",
@@ -339,7 +336,6 @@ def claims() -> list[Claim]:
             *slow,
             largest_relative,
             relative,
-            quick=True,
         ),
         Claim(
             "bandit-variance",
@@ -368,7 +364,6 @@ def claims() -> list[Claim]:
             curves[1],
             lambda prediction, measured: curves[2](prediction),
             "largest deviation along the courses",
-            quick=True,
         ),
         Claim(
             "group-spread",
@@ -376,7 +371,6 @@ def claims() -> list[Claim]:
             3.5,
             *spread,
             "largest error in standard errors",
-            quick=True,
         ),
     ]
     return found

@@ -18,7 +18,6 @@ class Claim:
         predict: Makes the prediction; whatever else it returns is handed to `measure`.
         measure: Runs the test and returns what was found.
         error: From prediction and measurement to the error that is compared with the tolerance.
-        quick: Whether it belongs to the quick set.
         criterion: What the error is, in words.
     """
 
@@ -29,7 +28,6 @@ class Claim:
     measure: Callable[["Prediction"], np.ndarray]
     error: Callable[["Prediction", np.ndarray], float]
     criterion: str
-    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,35 +45,6 @@ class Prediction:
     given: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A claim after its test.
-
-    Attributes:
-        name: Its name.
-        statement: What was claimed.
-        predicted: Predicted numbers.
-        measured: Measured numbers.
-        labels: What each number is of.
-        error: The error.
-        tolerance: Largest error allowed.
-        criterion: What the error is.
-        passed: Whether the claim held.
-        seconds: Wall time of prediction and test.
-    """
-
-    name: str
-    statement: str
-    predicted: tuple[float, ...]
-    measured: tuple[float, ...]
-    labels: tuple[str, ...]
-    error: float
-    tolerance: float
-    criterion: str
-    passed: bool
-    seconds: float
-
-
 def largest_relative(prediction: Prediction, measured: np.ndarray) -> float:
     """Largest relative deviation."""
     return float(np.max(np.abs(measured / prediction.values - 1.0)))
@@ -84,8 +53,3 @@ def largest_relative(prediction: Prediction, measured: np.ndarray) -> float:
 def largest_absolute(prediction: Prediction, measured: np.ndarray) -> float:
     """Largest absolute deviation."""
     return float(np.max(np.abs(measured - prediction.values)))
-
-
-def at_least(prediction: Prediction, measured: np.ndarray) -> float:
-    """How far any number stays below the one that was promised."""
-    return float(np.max(prediction.values - measured))

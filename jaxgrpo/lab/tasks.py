@@ -1,6 +1,5 @@
 """Tasks with a reward that can be verified: a table of rewards for every answer to every prompt."""
 
-import jax
 import numpy as np
 
 from jaxgrpo.lab.policies import MLPPolicy, TransformerPolicy
@@ -79,8 +78,3 @@ def transformer_for_sorting(
     """A one-layer transformer that sorts two digits, with its rewards."""
     prompts, rewards = sort_two(digits)
     return TransformerPolicy(prompts, digits, 2, width, hidden, key=key, dtype=dtype), rewards
-
-
-def parameters_of(policy) -> int:
-    """Number of trained parameters."""
-    return sum(x.size for x in jax.tree.leaves(policy) if hasattr(x, "size"))

@@ -81,7 +81,6 @@ def gradient_transformation(
     optimizer: Optimizer = "momentum",
     schedule: Schedule | None = None,
     second_moment: float = 0.999,
-    first_moment: float | None = None,
 ) -> optax.GradientTransformation:
     """The optimizer of the update rule, as an Optax transformation that ascends.
 
@@ -90,7 +89,6 @@ def gradient_transformation(
         optimizer: `"momentum"` (heavy ball, or EMA by the convention) or `"adam"`.
         schedule: Factor on the learning rate as a function of the optimizer step.
         second_moment: Adam's beta2.
-        first_moment: Adam's beta1 as a number, where the momentum is traced.
 
     Returns:
         The transformation.
@@ -100,9 +98,7 @@ def gradient_transformation(
     scale = optax.scale_by_learning_rate(step, flip_sign=False)
     if optimizer == "adam":
         return optax.chain(
-            optax.scale_by_adam(
-                b1=float(momentum) if first_moment is None else first_moment, b2=second_moment
-            ),
+            optax.scale_by_adam(b1=momentum, b2=second_moment),
             scale,
         )  # pyright: ignore[reportArgumentType]
     if hyperparameters.convention == "ema":
@@ -158,7 +154,8 @@ def train_grpo(
         The trained policies and the log.
 
     Raises:
-        ValueError: If a setting that counts something is not whole, or the shapes do not fit.
+        ValueError: If a setting that counts something is not whole, the shapes do not fit, or the exact expectation is not
+            known: of a std-normalised advantage in groups, it is for binary rewards without a penalty in them.
 
     Example:
         >>> import jax, jaxgrpo as jg
@@ -178,6 +175,13 @@ def train_grpo(
     counts = {name: _whole(getattr(hyperparameters, name), name) for name in names}
     if counts["refresh_interval"] % counts["epochs_per_rollout"]:
         raise ValueError("refresh_interval must be a whole multiple of epochs_per_rollout")
+    if expected and algorithm.advantage == "std":
+        binary = bool(jnp.all((rewards == 0) | (rewards == 1)))
+        if not binary or (algorithm.penalty == "reward" and algorithm.beta > 0):
+            raise ValueError(
+                "the exact expectation of a std-normalised advantage is known for binary rewards without a penalty in them "
+                "alone: charge it at the 'current' parameters or by 'k3', or train on samples"
+            )
     frozen = policy if reference is None else reference
     anchor = jax.lax.stop_gradient(frozen.log_probabilities())
     other = None if truth is None else jnp.asarray(truth, start.dtype)
@@ -195,7 +199,7 @@ def train_grpo(
         optimizer,
         schedule,
         expected,
-        (second_moment, float(hyperparameters.momentum)),
+        second_moment,
     )
     return Training(
         trained,
@@ -220,11 +224,11 @@ def _train(
     optimizer,
     schedule,
     expected,
-    moments,
+    second_moment,
 ):
     group, interval, batch, passes, lag = counts
     batches = interval // passes
-    transformation = gradient_transformation(hyperparameters, optimizer, schedule, *moments)
+    transformation = gradient_transformation(hyperparameters, optimizer, schedule, second_moment)
     parameters, fixed = eqx.partition(policy, eqx.is_inexact_array)
     length = policy.answer_length
     prompts_total = rewards.shape[0]

@@ -81,9 +81,7 @@ def margins(
     exact = np.empty(len(unique))
     exact[order] = critical
     leading = cycle.leading_critical_stiffness(mu, k, rho, jnp.asarray(lag))
-    tau = h.mean_lag
-    half = (1.0 - mu) * tau + 2.0 * mu
-    onset_leading = (1.0 - mu) ** 2 / (half + jnp.sqrt(jnp.maximum(half**2 - ((1.0 - mu) * tau) ** 2, 0.0)))
+    onset_leading = cycle.leading_oscillation_onset(mu, h.mean_lag)
     onset = cycle.oscillation_onset(mu, k) if plain else onset_leading
     stiff = np.asarray(stiff, float)
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxgrpo.theory.cycle import DEEPEST_TRACED_LAG
 from jaxgrpo.theory.forces import check_start
 from jaxgrpo.theory.hyperparameters import Hyperparameters
+from jaxgrpo.theory.numerics import precision
 from jaxgrpo.theory.reduction import learning_rate_gain, step_noise
 from jaxgrpo.theory.task import Task
 
@@ -121,13 +122,6 @@ def structure(hyperparameters: Hyperparameters) -> Structure:
         reused=not (known(passes) and bool(np.all(np.asarray(passes) == 1))),
         first_order=known(h.momentum) and bool(np.all(np.asarray(h.momentum) == 0)),
     )
-
-
-def precision(hyperparameters: Hyperparameters, task: Task) -> jnp.dtype:
-    """Precision of the inputs: that of the arrays among them, or JAX's default where there are plain numbers only."""
-    leaves = [x for x in jax.tree.leaves((hyperparameters, task)) if eqx.is_inexact_array(x)]
-    explicit = [x.dtype for x in leaves if not x.weak_type]
-    return jnp.dtype(jnp.result_type(*explicit) if explicit else jnp.result_type(float))
 
 
 def broadcast(hyperparameters: Hyperparameters, task: Task) -> tuple[Hyperparameters, Task, tuple[int, ...]]:

@@ -478,6 +478,25 @@ def oscillation_onset(momentum: Scalars, refresh_interval: Scalars) -> Float[Arr
     return constant / (half + safe_sqrt(half**2 - a**2 * constant))
 
 
+def leading_oscillation_onset(momentum: Scalars, mean_lag: Scalars) -> Float[Array, "..."]:
+    r"""Stiffness at which ringing begins to leading order: the smallest $h$ with $((1-\mu) - h\tau)^2 = 4\mu h$.
+
+    Args:
+        momentum: $\mu$.
+        mean_lag: $\tau$ in optimizer steps.
+
+    Returns:
+        The stiffness; infinite where none rings.
+    """
+    momentum, mean_lag = _as_floats(momentum, mean_lag)
+    rest = 1.0 - momentum
+    half = rest * mean_lag + 2.0 * momentum
+    root = jnp.sqrt(jnp.maximum(half**2 - (rest * mean_lag) ** 2, 0.0))
+    total = half + root
+    positive = total > 0
+    return jnp.where(positive, rest**2 / jnp.where(positive, total, 1.0), jnp.inf)
+
+
 def critical_refresh_interval(
     momentum: Scalars, stiffness: Scalars, staleness: Scalars = 1.0, async_lag: Lag = 0
 ) -> Float[Array, "..."]:

@@ -1,8 +1,12 @@
 """Elementary functions written so that values and gradients stay finite at their removable singularities."""
 
 import math
+from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -83,3 +87,17 @@ def squared_arccosine(x: Float[Array, "..."]) -> Float[Array, "..."]:
     inside = jnp.where(near | (x >= 1), 0.0, jnp.clip(x, -1.0 + 1e-12, 1.0))
     outside = jnp.where(near | (x <= 1), 2.0, x)
     return jnp.where(near, series, jnp.where(x < 1, jnp.arccos(inside) ** 2, -(jnp.arccosh(outside) ** 2)))
+
+
+def precision(*trees: Any) -> np.dtype:
+    """Precision of inputs: that of the arrays among them, or JAX's default where there are plain numbers only.
+
+    Args:
+        *trees: Pytrees, such as hyperparameters and a task.
+
+    Returns:
+        The floating-point type.
+    """
+    leaves = [x for x in jax.tree.leaves(trees) if eqx.is_inexact_array(x)]
+    explicit = [x.dtype for x in leaves if not x.weak_type]
+    return np.dtype(jnp.result_type(*explicit) if explicit else jnp.result_type(float))

@@ -81,7 +81,7 @@ def stability(hyperparameters: Hyperparameters, task: Task) -> Stability:
     rho, lag = hyperparameters.staleness, hyperparameters.async_lag
     critical = cycle.critical_stiffness(momentum, k, rho, lag)
     leading = cycle.leading_critical_stiffness(momentum, k, rho, lag)
-    onset_leading = _leading_onset(momentum, hyperparameters.mean_lag)
+    onset_leading = cycle.leading_oscillation_onset(momentum, hyperparameters.mean_lag)
     exact_onset = cycle.is_known_one(rho) and cycle.is_known_synchronous(lag)
     onset = cycle.oscillation_onset(momentum, k) if exact_onset else onset_leading
     return Stability(
@@ -97,13 +97,3 @@ def stability(hyperparameters: Hyperparameters, task: Task) -> Stability:
         leading_oscillation_onset=_rate_at(hyperparameters, task, h, onset_leading),
         is_upper_bound=task.sharpness is None,
     )
-
-
-def _leading_onset(momentum, lag):
-    r"""Smallest $h$ with $((1-\mu) - h\tau)^2 = 4\mu h$."""
-    rest = 1.0 - momentum
-    half = rest * lag + 2.0 * momentum
-    root = jnp.sqrt(jnp.maximum(half**2 - (rest * lag) ** 2, 0.0))
-    total = half + root
-    positive = total > 0
-    return jnp.where(positive, rest**2 / jnp.where(positive, total, 1.0), jnp.inf)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxgrpo.theory.cycle import DEEPEST_TRACED_LAG, lag_selector, momentum_sums, noise_covariance
 from jaxgrpo.theory.forces import check_start
 from jaxgrpo.theory.hyperparameters import Hyperparameters, is_concrete
-from jaxgrpo.theory.numerics import momentum_power, safe_sqrt
+from jaxgrpo.theory.numerics import momentum_power, precision, safe_sqrt
 from jaxgrpo.theory.reduction import learning_rate_gain, step_noise
 from jaxgrpo.theory.schedules import Schedule
 from jaxgrpo.theory.task import Task
@@ -123,12 +123,6 @@ def schedule_factor(
     factor = jnp.asarray(schedule(steps)).astype(steps.dtype)
     positive = factor > 0
     return jnp.where(positive, jnp.where(positive, factor, 1.0) ** exponent, 0.0)
-
-
-def _dtype(hyperparameters, task):
-    leaves = [x for x in jax.tree.leaves((hyperparameters, task)) if eqx.is_inexact_array(x)]
-    explicit = [x.dtype for x in leaves if not x.weak_type]
-    return jnp.result_type(*explicit) if explicit else jnp.result_type(float)
 
 
 def _cast(tree, dtype):
@@ -340,7 +334,7 @@ def predict(
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise ValueError("steps must be finite and not negative (optimizer steps since the start)")
     check_start(task.force, task.initial_reward, task.plateau)
-    dtype = _dtype(hyperparameters, task)
+    dtype = precision(hyperparameters, task)
     hyperparameters, task = _cast(hyperparameters, dtype), _cast(task, dtype)
     at = jnp.asarray(values, dtype)
     depth = _depth(hyperparameters.async_lag)

@@ -62,11 +62,13 @@ class Design(eqx.Module):
     warmup: Float[Array, "..."] = eqx.field(converter=as_float_leaf, default=0.0)
     final_rate: Float[Array, "..."] = eqx.field(converter=as_float_leaf, default=1.0)
 
-    def hyperparameters(self, like: Hyperparameters) -> Hyperparameters:
-        """The design as hyperparameters; what it does not hold is taken from others.
+    def hyperparameters(self, async_lag: float, staleness: float, convention: Convention) -> Hyperparameters:
+        """The design as hyperparameters, with what it does not hold.
 
         Args:
-            like: Where async lag, staleness and convention come from.
+            async_lag: Async lag.
+            staleness: Staleness.
+            convention: Convention of the momentum.
 
         Returns:
             The hyperparameters.
@@ -78,9 +80,9 @@ class Design(eqx.Module):
             refresh_interval=self.minibatches_per_rollout * self.epochs_per_rollout,
             prompts_per_step=self.prompts_per_step,
             epochs_per_rollout=self.epochs_per_rollout,
-            async_lag=like.async_lag,
-            staleness=like.staleness,
-            convention=like.convention,
+            async_lag=async_lag,  # pyright: ignore[reportArgumentType]
+            staleness=staleness,  # pyright: ignore[reportArgumentType]
+            convention=convention,
         )
 
 
@@ -140,18 +142,7 @@ class Ensemble(eqx.Module):
 
     def hyperparameters(self, design: Design) -> Hyperparameters:
         """The design with the lag and the convention of the run."""
-        h = design
-        return Hyperparameters(
-            learning_rate=h.learning_rate,
-            momentum=h.momentum,
-            group_size=h.group_size,
-            refresh_interval=h.minibatches_per_rollout * h.epochs_per_rollout,
-            prompts_per_step=h.prompts_per_step,
-            epochs_per_rollout=h.epochs_per_rollout,
-            async_lag=float(self.depth),  # pyright: ignore[reportArgumentType]
-            staleness=self.staleness,  # pyright: ignore[reportArgumentType]
-            convention=self.convention,
-        )
+        return design.hyperparameters(float(self.depth), self.staleness, self.convention)
 
 
 class Course(NamedTuple):

@@ -749,7 +749,9 @@ def _outlook(courses, i: int, bounds: tuple[float, float] | None) -> Outlook:
 
 
 def _side(courses, i, values, current, limits, budget, target) -> Side:
-    h = Design(**values).hyperparameters(current)
+    h = Design(**values).hyperparameters(
+        float(current.async_lag), float(current.staleness), current.convention
+    )
     one = _one(courses, i)
     cost = None if target is None else _interval(costs_to_reach(one, target))
     margins = np.asarray(margin(h, limits))

@@ -71,6 +71,11 @@ def test_eigenvalues_of_a_cycle_leave_out_the_flat_directions(x64):
     np.testing.assert_allclose(np.abs(found[:4]), np.sort(np.abs(expected))[::-1], atol=1e-7)
 
 
+def test_a_mistake_inside_a_force_of_two_arguments_is_shown_as_it_is():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        jg.measure_curvature(lambda now, old: now + "x", jnp.ones(3))
+
+
 def test_a_force_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="like the parameters"):
         jg.measure_curvature(lambda p: p[:2], jnp.ones(3))

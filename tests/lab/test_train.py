@@ -182,6 +182,20 @@ def test_a_lagging_cycle_has_the_critical_rate_of_the_theory(x64):
     assert radius(0.0198958 * 0.999) < 1.0 < radius(0.0198958 * 1.001)
 
 
+def test_an_expectation_that_is_not_known_is_refused():
+    algorithm = lab.Algorithm("std", penalty="reward", beta=0.1)
+    with pytest.raises(ValueError, match="binary rewards"):
+        lab.train_grpo(
+            lab.SoftmaxBandit.with_success(0.2),
+            lab.first_arm(),
+            settings(0.1),
+            algorithm,
+            steps=3,
+            key=jax.random.key(0),
+            expected=True,
+        )
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"group_size": 2.5}, "whole number"), ({"epochs_per_rollout": 2}, "whole multiple"), ({}, "shape")],
